@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,13 @@ import torch
 from shardlab import launch
 from shardlab.ranks.checkpoint import background
 from shardlab.ranks.data_parallel import sampler
+from shardlab.ranks.generation import loop
 
 from ..ranks.second_device import as_on_gpus
 from .conftest import ROOT
 
 CHAPTERS = [path for path in sorted((ROOT / "book").glob("*.md")) if "```{code-cell}" in path.read_text()]
-FEW = 2  # batches of an epoch: a chapter trains longer, but not differently
+FEW, STEPS = 2, 4  # batches of an epoch, steps of learning: a chapter trains longer, but not differently
 EVERY = 5  # of the layouts that a chapter goes through, so many-th ones
 
 
@@ -33,11 +35,17 @@ class AtOnce:
 
 
 def briefly(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """`fn`, in whose process an epoch has FEW batches, and saves in the background are over at once."""
+    """`fn`, in whose process there are few steps, and saves in the background are over at once."""
 
     def on_rank(*args: Any) -> Any:
-        epoch = sampler.epoch
+        epoch, learn = sampler.epoch, loop.learn
         sampler.epoch = lambda *a, **k: epoch(*a, **k)[:FEW]
+
+        def learns(*a: Any, steps: int, **k: Any) -> loop.LearningRun:
+            run = learn(*a, steps=min(steps, STEPS), **k)
+            return replace(run, rewards=(run.rewards * steps)[:steps])
+
+        loop.learn = learns  # type: ignore[assignment]
         background.futures.ThreadPoolExecutor = lambda *a, **k: AtOnce()
         return fn(*args)
 
