@@ -18,7 +18,7 @@ from shardlab.files.terminal import no_arguments
 
 TARGET = drawings.IMAGES / "title.png"
 STEP = 5  # it fits, and some wait
-WIDTH, SCALE = 1000, 1.5  # pixels of the page, and pixels of the file for each of them
+WIDTH, SCALE = 800, 1.875  # pixels of the page, and pixels of the file for each of them
 FILES = [  # what the page loads
     *(file for name in ("moving", "title") for file in Path(explorers.__file__).parent.glob(f"{name}.*s")),
     *drawings.IMAGES.parent.glob("_ext/fonts/*latin-wght-normal.woff2"),

@@ -614,8 +614,7 @@ def test_a_reader_steps_through_time_or_plays_it(tab: Any) -> None:
         play.press("Enter")  # from the beginning
         assert slider.input_value() == "0"
         slider.press("ArrowRight")
-        assert play.text_content() == "Play"
-        assert int(slider.input_value()) >= 1  # perhaps a step later on a busy machine
+        assert (play.text_content(), slider.input_value()) == ("Play", "1")
         assert block.evaluate(OTHERS) == others
         tab.emulate_media(reduced_motion="reduce")
         assert not play.is_visible()

@@ -111,5 +111,5 @@ def test_the_picture_of_the_readme_says_what_the_title_page_says() -> None:
 def test_the_picture_of_a_step_is_drawn_and_says_what_it_shows(browser: Any) -> None:
     png = picture.pixels(browser, title.Cuts())
     width, height = struct.unpack(">II", png[16:24])
-    assert width == picture.WIDTH * picture.SCALE < 2.5 * height
+    assert width == picture.WIDTH * picture.SCALE < 2.1 * height
     assert picture.says(title.Cuts()) in png

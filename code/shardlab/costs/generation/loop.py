@@ -31,7 +31,8 @@ def last_steps(lengths: Sequence[Count], slots: Count) -> list[int]:
 def full_slots(lengths: Sequence[Count], slots: Count) -> float:
     """Return the share of a generator's slots that write a token, until the last text has ended.
 
-    Slots are filled as in `last_steps`. A step takes as long with empty slots, as where reading weights bounds it.
+    Slots are filled as in `last_steps`. A step takes as long with empty slots, as where reading
+    weights bounds it.
     """
     return sum(lengths) / (slots * last_steps(lengths, slots)[-1])
 
