@@ -514,6 +514,7 @@ def test_an_explorer_is_calm(tab: Any, phone: Any) -> None:
             assert block.evaluate(BROKEN_LABELS) == [], name
             assert block.evaluate(PLACES) == {"tops": 1, "heights": 1}, name
             assert block.evaluate(REACH) <= high, name
+            assert not block.evaluate(COVERED), name
 
 
 BROKEN_LABELS = """(block) => {
@@ -521,6 +522,12 @@ BROKEN_LABELS = """(block) => {
     const labels = [...block.querySelectorAll("legend, label:not(:has(input))")];  // radio buttons do not wrap
     return labels.filter((label) => lines(label).getClientRects().length > 1)
         .map((label) => label.textContent);
+}"""
+COVERED = """(block) => {  // whether Reset lies upon a line of the title
+    const lines = document.createRange(), reset = block.querySelector(".explorer-reset").getBoundingClientRect();
+    lines.selectNodeContents(block.querySelector(".explorer-title"));
+    return [...lines.getClientRects()].some((line) =>
+        line.right > reset.left && line.bottom > reset.top && line.top < reset.bottom);
 }"""
 REACH = """(block) => block.querySelector("summary").getBoundingClientRect().bottom
     - block.getBoundingClientRect().top"""  # down to the name of the folded table
