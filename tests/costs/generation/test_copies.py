@@ -45,6 +45,11 @@ def test_many_texts_that_wait_for_slots_take_nearly_what_a_play_takes():
     assert shares[0] == 1
 
 
+def test_the_context_is_that_of_all_tokens_written():
+    held = [500 + token for length in LENGTHS for token in range(1, length + 1)]
+    assert copies_of(1, LENGTHS).context == pytest.approx(sum(held) / len(held), abs=2)
+
+
 def test_texts_of_one_length_leave_no_slot_empty():
     assert copies_of(4, [100] * 32).full == pytest.approx(1)
 

@@ -55,7 +55,10 @@ def active_parameters(spec: TransformerSpec) -> dict[str, int]:
 def published(name: str) -> PublishedMixture:
     """Return the published mixture called `name`. Errors: ValueError that lists the known names."""
     if name not in PUBLISHED:
-        raise ValueError(f"no published sizes of {name!r}; known: {', '.join(PUBLISHED)}")
+        raise ValueError(
+            f"no published sizes of {name!r}; known: {', '.join(PUBLISHED)}; `models.published` has "
+            "dense models, and `hugging_face.read` reads a config.json"
+        )
     return PUBLISHED[name]
 
 

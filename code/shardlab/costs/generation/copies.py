@@ -22,8 +22,8 @@ POINTS = 16  # moments at which slots have become empty
 class GeneratorCopies:
     """Copies of a generator, and the texts that they share evenly.
 
-    Each token is counted as if its text held the prompt and half an answer of mean length. Errors:
-    ValueError for no texts, and where none fits into a rank's memory.
+    Each token is counted as if its text held what texts hold on average over all tokens written.
+    Errors: ValueError for no texts, and where none fits into a rank's memory.
     """
 
     decoding: DecodingRank  # a rank of a copy
@@ -47,8 +47,9 @@ class GeneratorCopies:
 
     @property
     def context(self) -> int:
-        """Tokens that a text holds on average while it is written."""
-        return self.prompt + sum(self.lengths) // len(self.lengths) // 2
+        """Tokens that a text holds when it gets one, on average: long texts get more of them."""
+        written = sum(self.lengths)
+        return self.prompt + sum(length**2 for length in self.lengths) // (2 * written)
 
     @property
     def groups(self) -> int:

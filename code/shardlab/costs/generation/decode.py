@@ -88,6 +88,12 @@ class DecodingRank:
         one = collectives.all_reduce_seconds(nbytes, self.layout.tp, self.link)
         return alone + self.spec.halves * self.spec.num_layers * one
 
+    def reading(self, prompt: Count) -> float:
+        """Return the least seconds in which a copy reads a prompt: its FLOPs, no bytes."""
+        work = flops.forward(self.spec, batch=1, sequence=prompt, pairs="causal")
+        work["head"] //= prompt  # the last token's alone
+        return sum(work.values()) / self.layout.tp / self.chip.peak(self.precision)
+
     def largest_batch(self, context: Count, share: Share = 0.9) -> int:
         """Count the texts whose cache fits beside the weights in that share of the memory."""
         free = share * self.chip.memory - self.weights
@@ -105,8 +111,5 @@ class DecodingRank:
             raise ValueError(
                 f"context={context} tokens do not fit beside {self.weights} bytes; use a larger tp"
             )
-        work = flops.forward(self.spec, batch=1, sequence=prompt, pairs="causal")
-        work["head"] //= prompt  # the last token's alone
-        reading = sum(work.values()) / self.layout.tp / self.chip.peak(self.precision)
-        each = reading + answer * self.seconds(batch, context) / batch
+        each = self.reading(prompt) + answer * self.seconds(batch, context) / batch
         return answer / each / self.layout.tp

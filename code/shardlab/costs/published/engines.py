@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from shardlab.files.arguments import Count, Positive, checked
 from shardlab.sharding.layout import Layout
 
-from ..facts import hardware, models
+from ..facts import hardware, mixtures, models, nodes
 from ..generation.decode import DecodingRank
+from ..generation.engines import TwoEngines
 from ..generation.hand_over import HandOver
 from ..generation.loop import EngineLoop
+from ..training import Training
 from .rows import rows
 
 
@@ -95,8 +97,39 @@ class TwoPlacements:
     source: str
 
 
+@dataclass(frozen=True, kw_only=True)
+@checked
+class EngineStep:
+    """A step on DGX H100s, of which the mean length of the texts is known, and not their spread."""
+
+    model: str
+    nodes: Count
+    texts: Count
+    prompt: Count  # tokens
+    answer: Count
+    trainer: Layout
+    copy: Layout
+    in_turn: Positive  # seconds
+    apart: Positive | None = None
+    source: str
+
+    @property
+    def bound(self) -> dict[str, float]:
+        """Seconds of `TwoEngines.step` in turn if all texts are equally long: the least."""
+        facts = mixtures if self.model in mixtures.PUBLISHED else models
+        spec = facts.published(self.model).spec
+        return TwoEngines(
+            training=Training(spec=spec, layout=self.trainer, recomputation="full"),
+            copy=self.copy,
+            cluster=nodes.cluster("DGX H100", self.nodes),
+            prompt=self.prompt,
+            lengths=[self.answer] * self.texts,
+        ).step()
+
+
 HAND_OVERS = rows("hand_overs", HandedOver)
 TOKEN_CACHES = rows("token_caches", TokenCache)
 DECODED = rows("decoding", Decoded)
 WOKEN = rows("woken", Woken)
 PLACEMENTS = rows("placements", TwoPlacements)
+ENGINE_STEPS = rows("engine_steps", EngineStep)

@@ -1,0 +1,176 @@
+"""One model on a cluster, on two engines: what a GPU holds, and how long a step takes at least.
+
+A step writes texts, takes the log p of their tokens, trains on them, and hands the weights over.
+Left out: judging the texts, a reference model, and conversion of the weights.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+
+from shardlab.files.arguments import Count, Positive, checked
+from shardlab.sharding.layout import Layout
+
+from .. import memory
+from ..facts import hardware, models
+from ..facts.network import Cluster
+from ..memory import overhead
+from ..step import Run, axes, step
+from ..training import Training
+from .copies import GeneratorCopies
+from .decode import DecodingRank
+from .hand_over import HandOver
+from .moments import SharedGPU
+
+ROOM = 0.9  # of the memory, for a generator's weights and cache, as in vLLM's default
+
+
+@dataclass(frozen=True, kw_only=True)
+@checked
+class TwoEngines:
+    """A model that learns from its own texts on all GPUs of a cluster.
+
+    Methods take `generators`, the GPUs that only generate: 0 if all GPUs do both, in turn. The dp of
+    the trainer and the number of copies follow from the GPUs. Errors: ValueError where they do not
+    divide, and where the longest text does not fit into the model's context.
+    """
+
+    training: Training  # its dp, sequence and number of microbatches follow from GPUs and texts
+    copy: Layout  # of one copy of the generator
+    cluster: Cluster
+    prompt: Count  # tokens
+    lengths: Sequence[Count]  # tokens of a step's answers, in the order in which they start
+    answers: Count = 1  # to each prompt, which a copy reads once for all of them
+    bucket: Positive = 1e9  # bytes of a message of the hand-over, which both sides hold
+
+    def __post_init__(self) -> None:
+        _ = self.texts(), self.trainer()  # refuse what cannot be
+
+    @property
+    def possible(self) -> list[int]:
+        """List the numbers of GPUs that may only generate: both engines' GPUs divide."""
+        gpus, unit = self.cluster.gpus, self._unit
+        return [n for n in range(self.copy.ranks, gpus, self.copy.ranks) if not (gpus - n) % unit]
+
+    @property
+    def best(self) -> int:
+        """The `generators` of the shortest step whose engines fit into memory; 0: in turn.
+
+        Errors: ValueError where none fits.
+        """
+        able = [n for n in (0, *self.possible) if self.fits(n)]
+        if not able:
+            raise ValueError("no number of generators fits into memory; cut either layout further")
+        return min(able, key=lambda n: self.step(n)["step"])
+
+    def trainer(self, generators: int = 0) -> Training:
+        """Return the training on the GPUs that are left, as if all texts were equally long."""
+        left, layout = self.cluster.gpus - generators, self.training.layout
+        if left < 1 or left % self._unit:
+            raise ValueError(
+                f"generators={generators} leave {left} of {self.cluster.gpus} GPUs, and the trainer "
+                f"needs a multiple of tp * cp * pp * ep = {self._unit}"
+            )
+        dp = left // (layout.tp * layout.cp * layout.pp)
+        return replace(
+            self.training,
+            layout=replace(layout, dp=dp),
+            sequence=self._whole(sum(self.lengths) / len(self.lengths)),
+            num_microbatches=ceil(len(self.lengths) / dp / self.training.microbatch),
+        )
+
+    def texts(self, generators: int = 0) -> GeneratorCopies:
+        """Return the copies of the generator, with a step's texts."""
+        gpus, copy = generators or self.cluster.gpus, self.copy
+        if gpus % copy.ranks:
+            raise ValueError(
+                f"{gpus} GPUs do not divide into copies of {copy.ranks}; use generators = a multiple"
+            )
+        rank = DecodingRank(
+            spec=self.training.spec,
+            chip=self.cluster.node.chip,
+            layout=copy,
+            link=axes.links(self.cluster, copy)["tp"],
+        )
+        copies = gpus // copy.ranks
+        return GeneratorCopies(
+            decoding=rank, copies=copies, prompt=self.prompt, lengths=self.lengths
+        )
+
+    def step(self, generators: int = 0) -> dict[str, float]:
+        """Return the least seconds of each engine, of what lies between, and of a step.
+
+        "hand over" includes, in turn, that the optimizer's states go to the host and come back. Apart,
+        slots are always full, and the slower engine decides.
+        """
+        training, texts = self.trainer(generators), self.texts(generators)
+        handing = self._hand_over(generators)
+        prompts = ceil(len(self.lengths) / self.answers)
+        reading = prompts * texts.decoding.reading(self.prompt) * self.copy.tp  # GPU-seconds
+        train = step(Run(training=training, cluster=self.cluster)).seconds + self._log_p(training)
+        if generators:
+            write = (texts.generating + reading) / generators
+            whole = max(write + handing, train)
+        else:
+            write = texts.writing[-1][0] + reading / self.cluster.gpus
+            host = hardware.host_link(self.cluster.node.chip)
+            handing += 2 * memory.states(training)["optimizer"] / host.bandwidth
+            whole = write + handing + train
+        return {"generate": write, "hand over": handing, "train": train, "step": whole}
+
+    def held(self, generators: int = 0) -> dict[str, dict[str, float]]:
+        """List the bytes on a GPU, by moment and part; apart, it knows "train" or "generate" only.
+
+        The trainer has its fullest microbatch: of texts of mean length, or the longest alone.
+        """
+        mean = self.trainer(generators)
+        longest = replace(mean, microbatch=1, sequence=self._whole(max(self.lengths)))
+        training = max(mean, longest, key=memory.total)
+        trainer = memory.per_rank(training, memory.worst_stage(training))
+        always = sum(overhead.fixed(training).values())
+        trainer["overhead"] -= always  # the margin, which torch gives back
+        rank = self.texts(generators).decoding
+        shared = SharedGPU(
+            trainer=trainer,
+            weights=rank.weights,
+            cache=ROOM * rank.chip.memory - rank.weights,
+            gathered=self.bucket,
+            beside=always,
+        ).moments()
+        return {name: shared[name] for name in ("train", "generate")} if generators else shared
+
+    def fits(self, generators: int = 0) -> bool:
+        """Tell whether no moment holds more than the memory of a GPU."""
+        most = max(sum(parts.values()) for parts in self.held(generators).values())
+        return most <= self.cluster.node.chip.memory
+
+    @property
+    def _unit(self) -> int:
+        layout = self.training.layout
+        return layout.tp * layout.cp * layout.pp * layout.ep
+
+    def _whole(self, answer: float) -> int:
+        """Return the tokens of a prompt and an answer, rounded up so that ranks share them."""
+        layout, tokens = self.training.layout, self.prompt + answer
+        pieces = layout.cp * (layout.tp if layout.sequence_parallel else 1)
+        return ceil(tokens / pieces) * pieces
+
+    def _hand_over(self, generators: int) -> float:
+        """Seconds in which every GPU of the generator gets its weights, over all cards at once."""
+        spec, cluster = self.training.spec, self.cluster
+        one = cluster.num_nodes == 1
+        link = axes.link(
+            cluster, *((1, cluster.gpus) if one else (cluster.node.gpus, cluster.num_nodes))
+        )
+        return HandOver(
+            whole=2 * models.num_parameters(spec),
+            cut=self.copy.ranks,
+            copies=self.texts(generators).copies,
+            trainers=self.cluster.gpus - generators,
+            bucket=self.bucket,
+        ).seconds(link)
+
+    def _log_p(self, training: Training) -> float:
+        """Seconds of a forward of all texts: a third of what forward and backward compute."""
+        alone = step(Run(training=replace(training, recomputation="none"), cluster=self.cluster))
+        return (alone.computing - alone.parts["update"]) / 3
