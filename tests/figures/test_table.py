@@ -42,6 +42,12 @@ def test_decimal_points_stand_below_each_other(numbers: list[Any]) -> None:
     assert shown == [cell(x, 3).replace(" ", "\N{NO-BREAK SPACE}") for x in numbers]  # never torn from its unit
 
 
+@pytest.mark.parametrize("head", ["step, s", "waits in NeMo, ms", "link, GB/s"])
+def test_the_unit_of_a_head_stays_beside_its_word(head: str) -> None:
+    whole = head.replace(", ", ",\N{NO-BREAK SPACE}")
+    assert f">{whole}</th>" in table([[head], [1]]).data
+
+
 def test_a_column_of_words_stays_left() -> None:
     assert "right" not in table([["x"], ["one"], [2], ["three"]]).data
 

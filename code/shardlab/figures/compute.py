@@ -35,7 +35,7 @@ RATES = {
     1e15: "1 P",
     1e16: "10 P",
 }
-BAR, FRAME, TALL = 30, 110, 440  # pixels
+ROW, BAR, FRAME, TALL = 20, 30, 110, 440  # pixels
 CLEAR = 5  # pixels, where a label of each axis stands in the corner
 
 
@@ -132,7 +132,7 @@ def utilisations(runs: Mapping[str, tuple[float, float | None, float | None]]) -
         x=style.axis("share of the peak (%)", range=[0, 62]),
         y=style.axis(range=[len(runs) - 0.5, -0.5], tickfont={"size": 11}),
         alt="Utilisation of published runs: model FLOPs, recomputed FLOPs, and what is printed.",
-        height=FRAME + 26 * len(runs),
+        height=FRAME + ROW * len(runs),
         barmode="stack",
     )
 

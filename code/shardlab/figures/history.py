@@ -8,7 +8,7 @@ from . import style
 
 # kind of model -> colour, symbol, sides on which names of earlier and of later models stand
 KINDS = {
-    "dense": (style.BLUE, "circle", ("bottom right", "bottom left")),
+    "dense": (style.BLUE, "circle", ("bottom right", "top left")),
     "mixture of experts": (style.ORANGE, "diamond", ("top left", "top left")),
 }
 
@@ -19,7 +19,8 @@ def sizes(
     """Draw parameters, logarithmic, against the date of publication.
 
     kinds: "dense" or "mixture of experts" -> (name, date as year-month, parameters) of each model.
-    named: those whose names are drawn; the others show theirs under the pointer.
+    named: those whose names are drawn, in two lines, which keeps them off other marks on a phone;
+    the others show theirs under the pointer.
     """
     traces = []
     for kind, models in kinds.items():
@@ -30,7 +31,7 @@ def sizes(
                 y=[parameters for _, _, parameters in models],
                 name=kind,
                 mode="markers+text",
-                text=[name if name in named else "" for name, _, _ in models],
+                text=[_in_two_lines(name) if name in named else "" for name, _, _ in models],
                 textposition=[sides[2 * i >= len(models)] for i in range(len(models))],
                 textfont={"size": 11},
                 marker={"color": color, "symbol": symbol, "size": 9},
@@ -45,3 +46,7 @@ def sizes(
         alt=alt or "The number of parameters of published language models, by date.",
         height=400,
     )
+
+
+def _in_two_lines(name: str) -> str:
+    return "<br>".join(name.rsplit(" ", 1))

@@ -9,6 +9,7 @@ from typing import Any
 from IPython.display import HTML
 
 NUMBER = re.compile(r"(?P<whole>[-+\N{MINUS SIGN}]?[\d,]+)(\.(?P<fraction>\d+))?(?P<unit>( ?%)?)")
+UNIT = re.compile(r", (?=\S{1,8}$)")  # the gap before a short last word: "step, s"
 SMALL, LARGE = -3, 15  # powers of ten outside which a number is written as 1.234e-05
 
 
@@ -70,7 +71,8 @@ def _look(column: Sequence[str]) -> int | None:
 
 def _head(name: Any, right: bool) -> str:
     style = ' style="text-align: right"' if right else ""
-    return f'<th scope="col"{style}>{html.escape(str(name))}</th>'
+    text = UNIT.sub(",\N{NO-BREAK SPACE}", str(name))
+    return f'<th scope="col"{style}>{html.escape(text)}</th>'
 
 
 def _cell(x: Any, text: str, most: int | None) -> str:
