@@ -1,4 +1,4 @@
-/* Typesets formulas when the rest of the page is there, a few at a time, from the reader's place on: the page stays responsive. */
+/* Typesets formulas when the rest of the page is there, a few at a time, from where the reader is: the page stays responsive. */
 "use strict";
 
 (() => {
@@ -25,15 +25,15 @@
   async function typeset() {
     await load();
     const all = [...document.querySelectorAll(".math")];
-    const here = all.findIndex((each) => each.getBoundingClientRect().bottom > 0);
-    all.push(...all.splice(0, Math.max(here, 0)));
     while (all.length) {
       await idle();
-      await MathJax.typesetPromise(set(all.splice(0, FEW)));
+      const here = all.findIndex((each) => each.getBoundingClientRect().bottom > 0); // the reader may have jumped
+      await MathJax.typesetPromise(set(all.splice(here < 0 ? -FEW : here, FEW)));
     }
   }
 
-  window.shardlabFormulas = () => (done ??= typeset()); // settles when the last one is set
+  const rest = () => document.documentElement.classList.add("typeset"); // book.css shows what MathJax could not set
+  window.shardlabFormulas = () => (done ??= typeset().finally(rest)); // settles when the last one is set
   const soon = () => idle().then(shardlabFormulas);
   if (document.readyState === "complete") soon();
   else addEventListener("load", soon);

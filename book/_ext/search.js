@@ -26,7 +26,7 @@
   const terms = (text) => split(text).flatMap((word) => [...new Set([joined(word), ...parts(word)])].map(stem));
 
   const index = new Map(); // word -> entry -> how often, weighted
-  let vocabulary; // its words
+  let vocabulary, glossary; // its words; the words of each term, by all of its letters
   const PIECE = 60; // entries between two pauses, in which the page can answer
 
   async function build() {
@@ -35,6 +35,8 @@
       take(entry);
     }
     vocabulary = [...index.keys()];
+    const terms = shardlabSections.filter(({ id }) => id.startsWith("term-")).map(({ title }) => split(title.split(", ")[0]));
+    glossary = new Map(terms.map((words) => [words.map(joined).join(""), words]));
   }
 
   function take(entry) {
@@ -52,6 +54,7 @@
       }
     }
   }
+  const uses = (word) => index.get(word)?.size ?? 0;
   const rarity = (word) => Math.log(1 + shardlabSections.length / (0.5 + index.get(word).size));
 
   function near(one, other) { // whether one edit makes a word of another: a letter more, less, changed or swapped
@@ -68,17 +71,30 @@
     const meant = new Map(begun.map((each) => [each, index.has(word) && !korean ? 0.25 : 0.8]));
     if (index.has(word)) meant.set(word, 1);
     if (meant.size || word.length < 4) return meant;
-    return new Map(vocabulary.filter((each) => Math.abs(each.length - word.length) < 2 && near(word, each)).map((each) => [each, 0.8]));
+    const alike = vocabulary.filter((each) => Math.abs(each.length - word.length) < 2 && near(word, each));
+    const most = Math.max(...alike.map(uses)); // the likeliest is what the book says most often
+    return new Map(alike.map((each) => [each, (0.8 * uses(each)) / most]));
+  }
+
+  function termed(words) { // with the glossary's terms as it writes them, though they are joined, divided or misspelt
+    for (const size of [4, 3, 2, 1])
+      for (let at = 0; at + size <= words.length; at += 1) {
+        const some = words.slice(at, at + size).map(joined), key = some.join("");
+        const strange = key.length > 5 && some.some((word) => !index.has(stem(word)));
+        const term = glossary.get(key) ?? (strange && glossary.get([...glossary.keys()].find((each) => near(key, each))));
+        if (term) return [...termed(words.slice(0, at)), ...term, ...termed(words.slice(at + size))];
+      }
+    return words;
   }
 
   function asked(query) { // for each word of the query what it means; stop words only if there is nothing else
     const camel = query.replace(/(?<=\p{Ll})(?=\p{Lu}\p{Ll})/gu, "-"); // OutOfMemoryError
-    const words = split(camel).flatMap((word) => (index.has(stem(joined(word))) ? joined(word) : parts(word)));
+    const words = termed(split(camel)).flatMap((word) => (index.has(stem(joined(word))) ? joined(word) : parts(word)));
     const meant = words.map((word) => ({ told: !STOP.has(word), likely: known(stem(word)) }));
     for (let at = 1; at < words.length; at += 1) { // all reduce
       const both = stem(words[at - 1] + words[at]);
       if (both.length < 7 || !index.has(both)) continue;
-      if ((index.get(stem(words[at - 1]))?.size ?? 0) <= index.get(both).size) { // micro batch is nothing but microbatch
+      if (uses(stem(words[at - 1])) <= uses(both)) { // micro batch is nothing but microbatch
         [meant[at - 1].likely, meant[at].likely] = [new Map(), new Map([[both, 1]])];
         at += 1;
         continue;
@@ -120,7 +136,8 @@
       const beside = (pair) => (`${entry.titleWords}|${entry.alsoWords}`.includes(pair) ? 0.6 : entry.textWords.includes(pair) ? 0.3 : 0);
       const all = pairs.reduce((sum, [pair, rare]) => sum + rare * beside(pair), worth);
       const verbatim = entry.textWords.includes(whole) || entry.titleWords.includes(whole) ? 3 : 1;
-      return verbatim * all * entry.worth * (homes.has(entry.page) ? 1.3 : 1) * (1 + (0.8 * pages.get(entry.page)) / most);
+      const first = entry.titleWords.startsWith(` ${best.join(" ")} `) && !BACK.test(entry.page) ? 1.3 : 1; // of its title
+      return verbatim * first * all * entry.worth * (homes.has(entry.page) ? 1.3 : 1) * (1 + (0.8 * pages.get(entry.page)) / most);
     };
     const found = [...entries].map((each) => [points(each), each[0]]).sort(([one], [other]) => other - one);
     const held = ({ titleWords, textWords }) => [...new Set(meant.flatMap((likely) => [...likely.keys()]))].filter(
@@ -132,7 +149,7 @@
   };
 
   globalThis.shardlabShare = (query, hits) => { // how much of a query one of its first hits has, a rare word counting more
-    const asks = split(query).filter((word) => !STOP.has(word) && !/^\d/.test(word));
+    const asks = termed(split(query)).filter((word) => !STOP.has(word) && !/^\d/.test(word));
     const worth = (word) => Math.log(1 + shardlabSections.length / (0.5 + (index.get(stem(joined(word)))?.size ?? 0)));
     const sum = (words) => words.reduce((all, word) => all + worth(word), 0);
     const has = ({ titleWords, alsoWords, nameWords, textWords }) => {
@@ -144,7 +161,7 @@
   };
 
   function apart(query, hits) { // whether a message of two to six words has no two that stand beside each other in a hit
-    const words = split(query).filter((word) => !STOP.has(word)).map((word) => stem(joined(word)));
+    const words = termed(split(query)).filter((word) => !STOP.has(word)).map((word) => stem(joined(word)));
     const pairs = words.slice(1).map((word, at) => ` ${words[at]} ${word} `);
     const together = ({ entry }) => pairs.some((pair) => `${entry.titleWords}|${entry.alsoWords}|${entry.textWords}`.includes(pair));
     return pairs.length > 0 && split(query).length < 7 && !/\?|^(how|wh)/i.test(query) && !hits.some(together);

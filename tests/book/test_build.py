@@ -60,7 +60,7 @@ TYPED = f"Readers type `{'`, `'.join(SEARCHED)}`."
 CELLS = (
     "_ = open('runs', 'a').write('x')",  # it notes that it ran
     "import plotly.graph_objects as go\ngo.Figure(go.Bar(x=['a'], y=[2.5]))",
-    "> What to see at $N - 1$.",
+    "> What to see at $N - 1$, $\\sqrt{N}$.",
     "go.Figure(go.Bar(x=['a'], y=[2.5])).show()",
     "import ipywidgets\nipywidgets.IntSlider()",
     "print(sorted(x for x in dir() if x == 'page'))",
@@ -130,6 +130,21 @@ def test_every_formula_is_set(book: Path, page: str, browser: Any) -> None:
     tab.evaluate("shardlabFormulas()")
     assert tab.locator(".math mjx-container mjx-assistive-mml math").count() == tab.locator(".math").count() > 0
     tab.close()
+
+
+def test_tex_is_hidden_until_it_is_set_and_shown_where_nothing_sets_it(book: Path, page: str, browser: Any) -> None:
+    for scripts, missing, seen in ((True, None, 0), (False, None, 1), (True, "**/mathjax/**", 1)):
+        context = browser.new_context(java_script_enabled=scripts)
+        tab = context.new_page()
+        if missing:
+            tab.route(missing, lambda route: route.abort())
+        else:
+            tab.route("**/formulas.js*", lambda _: None)  # does not come
+        tab.goto((book / "_build" / "html" / "book" / "page.html").as_uri(), wait_until="commit")
+        raw = tab.locator(".math:not([data-tex])")
+        raw.wait_for(state="visible" if seen else "attached")
+        assert raw.locator("visible=true").count() == seen
+        context.close()
 
 
 def test_a_quotation_after_a_cell_is_the_caption_of_its_figure(page: str) -> None:
