@@ -40,7 +40,7 @@
       output.textContent = `${card} GB`;
       state.innerHTML = `<b>${name}</b> is the fastest plan on cards of ${card} GB: ${told[0]}. It loses most to ${told[1]}. ${fits.toLocaleString("en")} of ${count.toLocaleString("en")} plans fit; ties within 4 %: ${ties}.`;
       wall.setAttribute("aria-valuetext", state.textContent);
-      svg.setAttribute("aria-label", `On cards of ${card} GB the fastest plan is ${name}: ${told[0]}. One change leads to ${near.length} plans, of which ${near.filter(([, need]) => need > card).length} need more memory. Each dot is a plan for ${models[chosen()].value}, by memory and time.`);
+      svg.setAttribute("aria-label", `On cards of ${card} GB the fastest plan is ${name}: ${told[0]}. One change leads to ${near.length} plans, of which ${near.filter(([, need]) => need > card).length} need more memory.`);
       svg.querySelector(".planner-pale").style.transform = `translateX(${x(card)}%)`;
       svg.querySelector(".planner-wall").style.transform = `translateX(${x(card)}%)`;
       const point = ([need, up]) => [(need - 0.5) / most * svg.clientWidth, y(up)], [left, top] = point(place), taken = [[left - 8, top - 5, 16]];
