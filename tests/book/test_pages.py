@@ -100,7 +100,7 @@ class Look(NamedTuple):
     """What is seen of one state."""
 
     data: Any  # what plotly was given
-    faults: list[str]  # words that are cut off, and pairs of words of which one covers the other
+    faults: list[str]  # words that are cut off, pairs of which one covers the other, and rows without their name
 
 
 def look_at(block: Any) -> dict[int, Look]:
@@ -130,7 +130,12 @@ FAULTS = """(block) => {
                         && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 4;
     const covered = words.flatMap(([one, a], i) =>
         words.slice(i + 1).filter(([, b]) => meet(a, b)).map(([other]) => `${one} | ${other}`));
-    return [...words.filter(([, place]) => cut(place)).map(([word]) => word), ...covered];
+    const { _fullLayout: layout } = block.querySelector(".explorer-plot");
+    const axes = Object.entries(layout).filter(([key]) => /^yaxis/.test(key));
+    const told = (axis) => [...block.querySelectorAll(`.${axis._id}tick text`)].map((text) => text.textContent).join();
+    const lost = axes.filter(([, axis]) => axis.type === "category" && axis.showticklabels)
+        .flatMap(([, axis]) => axis._categories.filter((name) => !told(axis).includes(name.replaceAll("<br>", ""))));
+    return [...words.filter(([, place]) => cut(place)).map(([word]) => word), ...covered, ...lost];
 }"""
 
 
@@ -290,6 +295,22 @@ WIDE_FORMULAS = """async () => {
     const wider = (box) => box.querySelector("mjx-math")?.getBoundingClientRect().width > box.clientWidth + 1;
     return [...document.querySelectorAll("mjx-container[display]")].filter(wider).map((box) => box.textContent);
 }"""
+
+
+@EVERY_PAGE
+def test_a_picture_has_readable_words_and_a_short_name(tab: Any, phone: Any) -> None:
+    for place in (tab, phone):
+        assert place.evaluate(ODD_WORDS) == []
+        assert place.evaluate(LONG_NAMES) == []
+
+
+ODD_WORDS = """() => {  // in pictures that the reader moves: their sizes in pixels
+    const size = (text) => parseFloat(getComputedStyle(text).fontSize) * text.getScreenCTM().a;
+    return [...document.querySelectorAll(".moving svg text")].filter((text) => text.checkVisibility())
+        .map((text) => [text.textContent, size(text)]).filter(([, size]) => size < 11 - 0.01 || size > 16);
+}"""
+LONG_NAMES = """() => [...document.querySelectorAll(".explorer-plot, .moving svg[role=img]")]
+    .map((picture) => picture.getAttribute("aria-label")).filter((name) => name.split(" ").length > 50)"""
 
 
 @EVERY_PAGE
@@ -512,7 +533,7 @@ def test_an_explorer_is_calm(tab: Any, phone: Any) -> None:
         for block in with_controls(place):
             name = block.get_attribute("data-explorer")
             assert block.evaluate(BROKEN_LABELS) == [], name
-            assert block.evaluate(PLACES) == {"tops": 1, "heights": 1}, name
+            assert block.evaluate(PLACES) == {"tops": 1, "heights": 1, "plots": 1}, name
             assert block.evaluate(REACH) <= high, name
             assert not block.evaluate(COVERED), name
 
@@ -534,7 +555,7 @@ REACH = """(block) => block.querySelector("summary").getBoundingClientRect().bot
 PLACES = (
     FIND
     + """
-    const tops = new Set(), heights = new Set();
+    const tops = new Set(), heights = new Set(), plots = new Set();
     const measure = () => {
         tops.add(explorer.plot.getBoundingClientRect().top - block.getBoundingClientRect().top);
         heights.add(explorer.sentence.offsetHeight);
@@ -547,13 +568,15 @@ PLACES = (
             measure();
         }
         await explorer.draw();
+        plots.add(explorer.plot.offsetHeight);
         measure();
         control.at = before;
     }
     await explorer.draw();
+    plots.add(explorer.plot.offsetHeight);
     measure();
     const moved = Math.max(...tops) - Math.min(...tops) >= 1;  // px
-    return { tops: moved ? tops.size : 1, heights: heights.size };
+    return { tops: moved ? tops.size : 1, heights: heights.size, plots: plots.size };
 }"""
 )
 

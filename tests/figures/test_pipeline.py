@@ -4,6 +4,7 @@ import pytest
 
 from shardlab.costs.pipeline import timeline
 from shardlab.figures import pipeline as figures
+from shardlab.figures import style
 from shardlab.schedules import make
 
 EQUAL = {"F": 1, "I": 1, "W": 1}
@@ -47,10 +48,14 @@ def test_losses_stand_at_their_steps_each_in_a_look_of_its_own():
 
 
 def test_chunks_are_paler_and_numbered_by_microbatch():
-    bar = bars(gantt(played("interleaved", 2, 2)))["forward"]
-    looks = {(name.endswith(".1"), shade) for name, shade in zip(bar.customdata, bar.marker.opacity, strict=True)}
-    assert looks == {(False, figures.FADED[0]), (True, figures.FADED[1])}
-    assert set(bar.text) == {"0", "1"}
+    """On a dark page they are paler, too: a colour that fades would be lost there. A legend shows the first bar."""
+    for bar in bars(gantt(played("interleaved", 2, 2))).values():
+        looks = {(name.endswith(".1"), shade) for name, shade in zip(bar.customdata, bar.marker.color, strict=True)}
+        color = bar.marker.color[0]
+        assert looks == {(False, color), (True, style.tint(color, figures.PALER[1]))}
+        assert style.luminance(style.tint(color, figures.PALER[1])) > style.luminance(color)
+        assert bar.marker.opacity is None
+        assert set(bar.text) == {"0", "1"}
 
 
 def test_a_pair_shares_its_row():

@@ -69,10 +69,10 @@ def spans(figure: dict[str, Any]) -> Iterator[tuple[str, Span]]:
         ]
         if about.get("rangemode") == "tozero" and not log:
             seen.append(0.0)
-        if not seen or min(seen) == max(seen):
+        if not seen:
             continue
         low, high = min(seen), max(seen)
-        air = AIR * (high - low)
+        air = AIR * (high - low or abs(high) or 1)  # a single number has some, too
         at_zero = axis in bars or about.get("rangemode") == "tozero"
         yield (
             axis,

@@ -18,7 +18,7 @@ from shardlab.costs.step import Run
 from shardlab.costs.training import Training
 from shardlab.sharding.layout import Layout
 
-from .moving import MovingPicture, clock, moving
+from .moving import MovingPicture, clock, moving, switch
 from .page import table
 
 MODEL, NETWORK = "GPT-2 XL", "PCIe, 1 InfiniBand card"
@@ -98,11 +98,12 @@ class Buckets(MovingPicture):
 
     def html(self) -> str:
         """Return picture and table for a page; without JavaScript there is no picture."""
+        slider = clock('step="any"')
         picture = (
-            '<p class="buckets-state"></p>'
+            f'<p class="buckets-state"></p>{slider}'
             f'<div class="buckets-picture" data-sendings="{html.escape(self.drawn())}"></div>'
         )
-        hands = clock("buckets", "Overlap with backward", step="any")
+        hands = switch("Overlap with backward")
         return moving("buckets", "Buckets under backward", picture, self.table(), hands=hands)
 
     def table(self) -> str:

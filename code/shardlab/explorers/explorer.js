@@ -99,7 +99,7 @@
     const fills = Array.from({ length: count }, (_, i) => mixed(one(marker.color, i), back, one(marker.opacity, i) ?? 1));
     const inks = fills.map((fill) => (contrast(fill, "#ffffff") >= AA ? "#ffffff" : "#000000"));
     marker.opacity = 1;
-    if (pattern?.shape) pattern.bgcolor = fills; // plotly draws marks of its own choice on a list of marker colours
+    if (pattern?.shape) [pattern.bgcolor, marker.color] = [fills, fills[0]]; // on a list plotly draws marks of its own choice
     else marker.color = fills;
     if (!text) return;
     trace.insidetextfont = { ...trace.textfont, color: inks };

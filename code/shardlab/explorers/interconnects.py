@@ -15,6 +15,7 @@ PODS = {  # cabling -> nodes whose cards end at the same leaves, each with 32 po
     "rails: card i of 32 nodes at leaf i": 32,
     "node by node: all cards of 4 nodes at one leaf": 4,
 }
+HOPS = ("NVLink", "PCIe", "host", "network")  # kinds, as they lie from the GPU outwards
 TRAFFIC = {"ring, nodes in order": True, "all-to-all, or a ring in any order": False}
 NUM_NODES = [2**exponent for exponent in range(1, 11)]
 
@@ -56,7 +57,8 @@ def busiest_view(*, ranks: int, machine: str, algorithm: str) -> View:
         rate, seconds = hop.bandwidth, busy[hop]
         shown = units.text(carries[hop], "B"), units.text(rate, "B/s"), units.text(seconds, "s")
         rows += [[kind, hop.name, *shown]]
-    return View(figures.busy({kind: busy[hop] for kind, hop in worst.items()}), sentence, rows)
+    figure = figures.busy({kind: busy[hop] for kind, hop in worst.items()}, HOPS)
+    return View(figure, sentence, rows)
 
 
 # ---- the fabric ----------------------------------------------------------------------------------

@@ -72,8 +72,9 @@ def device_view(
         held["after the change"] = memory.per_rank(
             found.training, memory.worst_stage(found.training)
         )
+    rows: dict[str, dict[str, float]] = {"as it is": {}, "after the change": {}}  # empty or not
     figure = figures.by_part(
-        held, capacity=capacity, alt=f"Memory of {model} on one {chip}, by part."
+        rows | held, capacity=capacity, alt=f"Memory of {model} on one {chip}, by part."
     )
     words = remedies.verdict(training, capacity)
     most = f", with the {spec.context_length:,} tokens that it reads at most,"

@@ -18,7 +18,7 @@ from shardlab.costs.memory.timeline import Moment
 from shardlab.costs.training import Training
 from shardlab.figures.memory import PARTS
 
-from .moving import MovingPicture, clock, moving
+from .moving import MovingPicture, clock, moving, switch
 from .page import table
 
 MODEL, CHIP = "GPT-2 XL", "A100 SXM 40 GB"
@@ -157,18 +157,13 @@ class MemoryTimeline(MovingPicture):
     def html(self) -> str:
         """Return picture and table for a page; without JavaScript there is no picture."""
         picture = (
-            '<p class="memory-state"></p>'
+            f'<p class="memory-state"></p>{clock()}'
             f'<div class="memory-chart" data-step="{html.escape(self.drawn())}"></div>'
             '<ul class="memory-parts"></ul>'
         )
         again = "Recomputation: layers keep only their inputs, and backward computes the rest again"
-        return moving(
-            "memory-timeline",
-            "Memory of one step",
-            picture,
-            self.table(),
-            hands=clock("memory", again),
-        )
+        title = "Memory of one step"
+        return moving("memory-timeline", title, picture, self.table(), hands=switch(again))
 
     def table(self) -> str:
         """Return the numbers as an HTML table."""

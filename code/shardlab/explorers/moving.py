@@ -24,12 +24,16 @@ class MovingPicture:
         display(HTML(self.html() if os.environ.get("SHARDLAB_STATIC") == "1" else self.table()))
 
 
-def clock(name: str, switch: str, step: str = "1") -> str:
-    """Return the HTML of a clock, and of a switch between two runs: `switch` is its label."""
-    return (
-        f'<input type="range" aria-label="Clock" min="0" step="{step}" autocomplete="off">'
-        f'<label class="{name}-switch"><input type="checkbox" autocomplete="off"> {switch}</label>'
-    )
+def clock(attributes: str = 'step="1"') -> str:
+    """Return the HTML of a clock, which stands right above what it moves."""
+    slider = f'<input type="range" min="0" {attributes} autocomplete="off">'
+    return f'<label class="moving-clock">Clock{slider}</label>'
+
+
+def switch(text: str) -> str:
+    """Return the HTML of a switch between two runs."""
+    box = '<input type="checkbox" autocomplete="off">'
+    return f'<label class="moving-switch">{box} {text}</label>'
 
 
 def radios(name: str, legend: str, texts: Iterable[str]) -> str:

@@ -61,12 +61,13 @@ def block(
 def panel(explorer: str, controls: Sequence[Control]) -> str:
     """Return the controls in a grid: two or three columns on a screen, two on a phone.
 
-    Each label stands on one line, and no row has a hole.
+    Each label stands on one line; on a phone the last control of a row takes what is left of it.
     """
     needs = [control.letters for control in controls]
     columns = min(LETTERS, key=lambda count: len(rows(needs, count, LETTERS[count])))
     wide = itertools.chain(*rows(needs, columns, LETTERS[columns]))
-    narrow = itertools.chain(*rows(needs, 2, NARROW_LETTERS))
+    found = rows(needs, 2, NARROW_LETTERS)
+    narrow = itertools.chain(*([*row[:-1], 2 - sum(row[:-1])] for row in found))
     each = "".join(
         control_html(explorer, control, f"--wide: {screen}; --narrow: {phone}")
         for control, screen, phone in zip(controls, wide, narrow, strict=True)
@@ -77,8 +78,7 @@ def panel(explorer: str, controls: Sequence[Control]) -> str:
 def rows(needs: Sequence[int], columns: int, letters: int) -> list[list[int]]:
     """Return how many columns each control takes, row by row.
 
-    needs: the letters of each control. letters: how many fit in one column. The last control of a
-    row takes what is left of the row.
+    needs: the letters of each control. letters: how many fit in one column.
     """
     found: list[list[int]] = [[]]
     for need in needs:
@@ -86,7 +86,7 @@ def rows(needs: Sequence[int], columns: int, letters: int) -> list[list[int]]:
         if sum(found[-1]) + span > columns:
             found.append([])
         found[-1].append(span)
-    return [[*row[:-1], columns - sum(row[:-1])] for row in found if row]
+    return [row for row in found if row]
 
 
 def control_html(explorer: str, control: Control, style: str) -> str:

@@ -22,7 +22,7 @@ from shardlab.figures import pipeline as figures
 from shardlab.schedules import Action
 
 from .explorer import Explorer
-from .moving import MovingPicture, moving, radios
+from .moving import MovingPicture, clock, moving, radios
 from .page import table
 from .view import View
 
@@ -32,6 +32,7 @@ TICK = 4  # units of time in a tick, which a stage takes for a forward, an input
 MESSAGES = {"no time": 0, "¼ tick": TICK // 4}  # how long one travels
 PARTS = CHUNKS * STAGES  # the thinnest parts of the model that any schedule cuts
 PIECE = TICK // CHUNKS  # for which a tile lasts: a third of the work of a part on a microbatch
+HEIGHT = 358  # pixels: what four stages need, fewer have as well
 WORK = "FIW"  # what is done to a part, in the order of its tiles
 
 
@@ -70,7 +71,9 @@ def degrees_view(*, schedule: str, stages: int, microbatches: int) -> View:
         ["messages of a microbatch", 2 * run.schedule.num_crossings],
     ]
     alt = f"{schedule}, {stages} stages, {microbatches} microbatches on a clock, and what is held."
-    return View(chart(run, alt=alt), sentence, rows)
+    figure = chart(run, alt=alt)
+    figure.update_layout(height=HEIGHT)
+    return View(figure, sentence, rows)
 
 
 @dataclass(frozen=True)
@@ -209,8 +212,7 @@ class Tiles(MovingPicture):
         }
         packed = html.escape(json.dumps(data, separators=(",", ":"), ensure_ascii=False))
         picture = (
-            '<p class="pipeline-state" aria-live="polite"></p>'
-            '<input type="range" aria-label="Clock" min="0" step="1" autocomplete="off">'
+            f'<p class="pipeline-state" aria-live="polite"></p>{clock()}'
             f'<div class="pipeline-picture" data-pipeline="{packed}"></div>'
             + radios(
                 "pipeline-microbatch",

@@ -22,6 +22,7 @@ LARGE = "Llama 3 8B"
 SMALL = "Llama 3.2 3B"  # fits on one GPU, too, as data parallelism alone needs it
 SEQUENCE = 4096  # tokens
 CLUSTERS = ("DGX H100", "DGX A100", "AWS p4d.24xlarge", "PCIe box, 100 GbE")
+HOPS = ("NVLink", "PCIe", "network")  # kinds: a row each, in every machine
 LAYOUTS = {
     "tp=8, dp=4": Layout(tp=8, dp=4),
     "tp=4, dp=8": Layout(tp=4, dp=8),
@@ -83,7 +84,8 @@ def order_view(*, layout: str, order: str, machine: str) -> View:
     sentence = f"{over} {verdict[0].upper()}{verdict[1:]}"
     rows = [["order, replayed on " + cluster.name, "time of a step"]]
     rows += [[each, units.text(value, "s")] for each, value in seconds.items()]
-    return View(figures.crossings(carried), sentence, rows)
+    lanes = {kind: carried.get(kind, dict.fromkeys(AXES_3D, 0.0)) for kind in HOPS}
+    return View(figures.crossings(lanes), sentence, rows)
 
 
 def _laid(layout: str, order: str) -> str:

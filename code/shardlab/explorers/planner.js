@@ -40,7 +40,7 @@
       output.textContent = `${card} GB`;
       state.innerHTML = `<b>${name}</b> is the fastest plan on cards of ${card} GB: ${told[0]}. It loses most to ${told[1]}. ${fits.toLocaleString("en")} of ${count.toLocaleString("en")} plans fit; ties within 4 %: ${ties}.`;
       wall.setAttribute("aria-valuetext", state.textContent);
-      svg.setAttribute("aria-label", `Plans by memory and time, ${models[chosen()].value}. ${state.textContent} After one change: ${near.map(([words, need, up]) => `${words}, ${need <= card ? "fits" : `needs ${need} GB`}, ${up < place[1] ? "faster" : up > place[1] ? `${Math.round(100 * (row ** (up - place[1]) - 1))} % longer` : "as fast"}`).join("; ")}.`);
+      svg.setAttribute("aria-label", `On cards of ${card} GB the fastest plan is ${name}: ${told[0]}. One change leads to ${near.length} plans, of which ${near.filter(([, need]) => need > card).length} need more memory.`);
       svg.querySelector(".planner-pale").style.transform = `translateX(${x(card)}%)`;
       svg.querySelector(".planner-wall").style.transform = `translateX(${x(card)}%)`;
       const point = ([need, up]) => [(need - 0.5) / most * svg.clientWidth, y(up)], [left, top] = point(place), taken = [[left - 8, top - 5, 16]];

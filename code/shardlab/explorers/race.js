@@ -29,7 +29,7 @@
     const own = buffers.map((row, rank) => row.map((count, piece) => tile(...place(rank, piece), width - 1, count / ranks)).join("")
       + `<text x="${SEAT[rank][0]}" y="${SEAT[rank][1] + (rank < 2 ? -12 : 21)}">rank ${rank}</text>`);
     const sent = now.map(([from, to, start]) => {
-      const middle = between(HUB, between(SEAT[from], SEAT[to], 0.5), 0.35), half = [(width - 1) / 2, HIGH / 2];
+      const middle = between(HUB, between(SEAT[from], SEAT[to], 0.5), 0.5), half = [(width - 1) / 2, HIGH / 2];
       const via = middle.map((each, n) => each - half[n]), begin = place(from, start), end = place(to, start);
       const at = share < 0.5 ? between(begin, via, 2 * share) : between(via, end, 2 * share - 1);
       return share ? tile(...at, width - 1, buffers[from][start] / ranks, "race-sent") : "";

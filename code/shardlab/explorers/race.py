@@ -18,7 +18,7 @@ from shardlab.costs.collectives import exchanges as counts
 from shardlab.costs.facts import hardware, models
 from shardlab.exchanges import Plan
 
-from .moving import MovingPicture, moving
+from .moving import MovingPicture, clock, moving
 from .page import table
 
 NUM_RANKS = 4
@@ -65,7 +65,7 @@ class Lane:
         """Say how far the all-reduce is."""
         last = len(self.ends) - 1
         if steps == last:
-            return f"finished after {clock(self.ends[-1])}"
+            return f"finished after {written(self.ends[-1])}"
         return f"{steps} of {last} steps done"
 
     def drawn(self, most: float) -> str:
@@ -87,7 +87,7 @@ class Lane:
         )
 
 
-def clock(second: float) -> str:
+def written(second: float) -> str:
     """Write a time as race.js does."""
     return f"{second:.2f} s"
 
@@ -118,7 +118,7 @@ def rows(racing: list[Lane]) -> list[list[str]]:
         header += [lane.name, "its busiest link"]
     body = []
     for second in moments(racing):
-        row = [clock(second)]
+        row = [written(second)]
         for lane in racing:
             steps = bisect_right(lane.ends, second) - 1
             row += [lane.state(steps), lane.link(steps)]
@@ -141,17 +141,9 @@ class Race(MovingPicture):
             for lane in self.lanes
         )
         seconds = moments(self.lanes)
-        slider = (
-            f'<input type="range" aria-label="Clock" min="0" max="{seconds[-1]}" step="any" '
-            f'value="0" autocomplete="off" data-moments="{json.dumps(seconds)}">'
-        )
-        return moving(
-            "race",
-            "Two all-reduces race",
-            f'<div class="race-lanes">{drawn}</div>',
-            self.table(),
-            hands=slider,
-        )
+        at = f'max="{seconds[-1]}" step="any" value="0" data-moments="{json.dumps(seconds)}"'
+        picture = f'{clock(at)}<div class="race-lanes">{drawn}</div>'
+        return moving("race", "Two all-reduces race", picture, self.table())
 
     def table(self) -> str:
         """Return the numbers as an HTML table."""

@@ -45,8 +45,11 @@ def choices(
     )
 
 
-def busy(seconds: Mapping[str, float]) -> go.Figure:
-    """Draw how long the busiest hop of each kind is busy: kind -> seconds."""
+def busy(seconds: Mapping[str, float], kinds: Sequence[str]) -> go.Figure:
+    """Draw how long the busiest hop of each kind is busy: kind -> seconds.
+
+    kinds: the rows from below; one without a hop stays empty.
+    """
     times = [1e3 * each for each in seconds.values()]
     dots = points(times, list(seconds), "busiest hop", style.COLOR["communicate"], "counted")
     dots.update(mode="markers+text", text=[f"{time:.3g} ms" for time in times])
@@ -54,7 +57,12 @@ def busy(seconds: Mapping[str, float]) -> go.Figure:
     return style.figure(
         [dots],
         x=style.axis("busy for at least (ms)", type="log", dtick=1),
-        y=style.axis("", type="category", range=[-0.5, len(times) - 0.3]),
+        y=style.axis(
+            type="category",
+            categoryarray=list(kinds),
+            tickvals=list(kinds),
+            range=[-0.5, len(kinds) - 0.3],
+        ),
         alt="How long the busiest hop of each kind is busy.",
     )
 

@@ -73,7 +73,7 @@ def above_time(
         x=style.axis("memory of a rank (GB)", range=[0, widest], anchor="y"),
         y=style.axis(autorange="reversed", domain=[0.62, 1], dtick=1),
         xaxis2=style.axis(title, anchor="y2"),
-        yaxis2=style.axis(autorange="reversed", domain=[0, 0.29], anchor="x2"),
+        yaxis2=style.axis(autorange="reversed", domain=[0, 0.29], anchor="x2", dtick=1),
         shapes=[limit(capacity / 1e9, yref="y domain")],
         legend={**legend, "y": 1.02},
         legend2={**legend, "y": 0.31},

@@ -17,7 +17,7 @@ KINDS = {  # the first letter of an action -> its name, colour, pattern
     "W": ("weight gradients", style.OLIVE, "x"),
 }
 FAINT = "rgba(255, 255, 255, 0.3)"  # of patterns, so that numbers can be read on them
-FADED = (1.0, 0.6, 0.45, 0.3)  # by chunk
+PALER = (0, 1, 3)  # tints, by chunk: on a dark page, too, nothing fades
 Held = Sequence[tuple[float, float]]  # (from when, how much)
 ROW, STRIP, GAP, FRAME = 30, 26, 24, 110  # pixels
 THICK = 0.84  # of a row
@@ -30,7 +30,7 @@ def gantt_and_memory(
     """Draw the actions of each stage with their microbatches; below, what each stage holds.
 
     Events as `costs.pipeline.timeline` or `ranks.pipeline` give them: op F3, or F3.1 for chunk 1,
-    which is fainter; &B3 for an action that runs together with the one before it, drawn below it.
+    which is paler; &B3 for an action that runs together with the one before it, drawn below it.
     held: for each stage (from when, how much), a step for each change; the most is shown as a
     number. unit: of the events' time, for the axis.
     """
@@ -87,13 +87,14 @@ def _bars(events: Sequence[Event]) -> list[dict[str, Any]]:
     numbers = len(events) <= LABELS * (1 + max(event.rank for event in events))
     found = []
     for kind in sorted({action.kind for action in actions.values()}, key="FBIW".index):
-        mine = {event: action for event, action in actions.items() if action.kind == kind}
+        kept = [each for each in actions.items() if each[1].kind == kind]
+        mine = dict(sorted(kept, key=lambda each: each[1].chunk))  # a legend shows the first bar
         name, color, shape = KINDS[kind]
         look = trace.marker(color, shape)
         look["pattern"]["fgcolor"] = FAINT
         half = [(event.rank, event.start) in joined for event in mine]
         below = [action.joined for action in mine.values()]
-        faded = [min(action.chunk, len(FADED) - 1) for action in mine.values()]
+        shades = [PALER[min(action.chunk, len(PALER) - 1)] for action in mine.values()]
         found.append(
             {
                 "type": "bar",
@@ -104,10 +105,7 @@ def _bars(events: Sequence[Event]) -> list[dict[str, Any]]:
                 "x": [event.seconds for event in mine],
                 "width": [THICK / (1 + each) for each in half],
                 "offset": [0 if under else -THICK / 2 for under in below],
-                "marker": {
-                    **look,
-                    "opacity": [FADED[step] for step in faded],
-                },
+                "marker": {**look, "color": [style.tint(color, shade) for shade in shades]},
                 "text": [str(action.microbatch) for action in mine.values()] if numbers else None,
                 "textposition": "inside",
                 "insidetextanchor": "middle",
