@@ -47,7 +47,7 @@ def routing_explorer() -> Explorer:
             "balance": list(BALANCES),
         },
         title="Who waits for the fullest expert",
-        most={"yaxis": 6},  # even loads; a few popular ones of 64 have 13
+        most={"yaxis": 4},  # even loads; a few popular ones of 64 have 13
         labels={
             "experts": "Experts of the layer",
             "per_token": "Experts of each token",
@@ -116,6 +116,7 @@ def machine_explorer() -> Explorer:
             "overlap": list(EXPERT_OVERLAPS),
         },
         title="Where expert parallelism fits",
+        most={"xaxis": 200},  # a little more than the largest GPU has
         labels={
             "experts": "Experts of each layer",
             "per_token": "Experts of each token, of the same total width",
