@@ -3,7 +3,7 @@
 import random
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from math import exp, log, sqrt
+from math import ceil, exp, log, sqrt
 from statistics import NormalDist
 
 from shardlab.costs import memory, units
@@ -27,7 +27,7 @@ REACHED = 0.4  # of the chip's peak, by the trainer
 PASSES = 4  # forwards: the old log p, and a step of training, which takes as long as three
 MOVED = 2 * 12  # bytes per weight: the optimizer's states go to the host and back
 ROOM = 0.9  # of the memory, for states or for texts
-STEPS = 3  # that are drawn
+STEPS, POINTS = 3, 16  # that are drawn, and points of each step
 CONTEXT = 131_072  # tokens that a text may have, as in Llama 3.1
 CHIP = hardware.chip("H100 SXM 80 GB")
 CARD, NVLINK = hardware.link("InfiniBand NDR").reached, hardware.link("NVLink 4").reached
@@ -145,7 +145,8 @@ class EnginePlacement:
     def drawn(self) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
         """Return the generator's share of full slots, and the trainer's blocks, in steps."""
         loop, whole = self.loop, self.seconds
-        curve = list(self.texts.writing)
+        writing = self.texts.writing
+        curve = [*writing[: -1 : ceil(len(writing) / POINTS)], writing[-1]]
         begin, end = whole - loop.training / loop.gpus, whole
         if self.generators:
             lanes = loop.lanes(self.generators)

@@ -2,7 +2,8 @@
 
 Grouped queries keep fewer heads (Ainslie et al. 2023, https://arxiv.org/abs/2305.13245). Latent
 attention keeps one narrow vector for all heads and the key's rotated part (DeepSeek-AI 2024, Table
-1, https://arxiv.org/abs/2405.04434), which tp cannot cut. Left out: recurrent layers' states.
+1, https://arxiv.org/abs/2405.04434), which tp cannot cut. Left out: recurrent layers' states, and
+windows beyond which a layer forgets.
 """
 
 from shardlab.files.arguments import Count, checked

@@ -6,15 +6,13 @@ takes: so empty slots cost time, if less than full ones.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from math import ceil
 
 from shardlab.files.arguments import Count, checked
 
 from . import loop
 from .decode import DecodingRank
-
-POINTS = 16  # moments at which slots have become empty
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +35,7 @@ class GeneratorCopies:
         if not self.decoding.largest_batch(self.context):
             raise ValueError(
                 f"context={self.context} tokens do not fit beside {self.decoding.weights} bytes; "
-                "use a larger tp"
+                "use a larger tp, or ep for a mixture"
             )
 
     @property
@@ -73,14 +71,16 @@ class GeneratorCopies:
 
     @cached_property
     def writing(self) -> list[tuple[float, float]]:
-        """Seconds, and the share of slots that write from then on, if no slot waits for a text."""
+        """Seconds, and the share of slots that write from then on, if no slot waits for a text.
+
+        The texts that are left are shared evenly among the groups of ranks.
+        """
         ends = [step for step in loop.last_steps(self.lengths, self.slots) if step]
-        several = ceil(len(ends) / POINTS)  # slots that empty between two points
+        token = cache(lambda batch: self.decoding.seconds(batch, self.context))
         curve, now, written = [], 0.0, 0
-        for ended in range(0, len(ends), several):
-            left, step = len(ends) - ended, ends[ended : ended + several][-1]
+        for left, step in zip(range(len(ends), 0, -1), ends, strict=True):
             curve.append((now, left / self.slots))
-            now += (step - written) * self.token(left)
+            now += (step - written) * token(ceil(left / self.groups))
             written = step
         return [*curve, (now, 0.0)]
 

@@ -109,7 +109,8 @@ class DecodingRank:
         batch = self.largest_batch(context, share)
         if not batch:
             raise ValueError(
-                f"context={context} tokens do not fit beside {self.weights} bytes; use a larger tp"
+                f"context={context} tokens do not fit beside {self.weights} bytes; use a larger tp, "
+                "or ep for a mixture"
             )
         each = self.reading(prompt) + answer * self.seconds(batch, context) / batch
         return answer / each / self.layout.tp

@@ -1,7 +1,8 @@
 """One model on a cluster, on two engines: what a GPU holds, and how long a step takes at least.
 
 A step writes texts, takes the log p of their tokens, trains on them, and hands the weights over.
-Left out: judging the texts, a reference model, and conversion of the weights.
+Left out: judging the texts, a reference model, conversion of the weights, and the messages of the
+generator's experts.
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from shardlab.files.arguments import Count, Positive, checked
 from shardlab.sharding.layout import Layout
 
 from .. import memory
-from ..facts import hardware, models
+from ..facts import hardware
 from ..facts.network import Cluster
 from ..memory import overhead
 from ..step import Run, axes, step
@@ -40,6 +41,7 @@ class TwoEngines:
     cluster: Cluster
     prompt: Count  # tokens
     lengths: Sequence[Count]  # tokens of a step's answers, in the order in which they start
+    element: Count = 2  # bytes of a weight in the generator, and on its way there
     answers: Count = 1  # to each prompt, which a copy reads once for all of them
     bucket: Positive = 1e9  # bytes of a message of the hand-over, which both sides hold
 
@@ -49,27 +51,28 @@ class TwoEngines:
     @property
     def possible(self) -> list[int]:
         """List the numbers of GPUs that may only generate: both engines' GPUs divide."""
-        gpus, unit = self.cluster.gpus, self._unit
-        return [n for n in range(self.copy.ranks, gpus, self.copy.ranks) if not (gpus - n) % unit]
+        gpus, step = self.cluster.gpus, self.copy.ranks
+        return [n for n in range(step, gpus, step) if not (gpus - n) % self.unit]
 
     @property
-    def best(self) -> int:
-        """The `generators` of the shortest step whose engines fit into memory; 0: in turn.
-
-        Errors: ValueError where none fits.
-        """
+    def best(self) -> int | None:
+        """The `generators` of the shortest step that fits into memory; 0: in turn, None: none fits."""
         able = [n for n in (0, *self.possible) if self.fits(n)]
-        if not able:
-            raise ValueError("no number of generators fits into memory; cut either layout further")
-        return min(able, key=lambda n: self.step(n)["step"])
+        return min(able, key=lambda n: self.step(n)["step"], default=None)
+
+    @property
+    def unit(self) -> int:
+        """The trainer takes a multiple of so many GPUs."""
+        layout = self.training.layout
+        return layout.tp * layout.cp * layout.pp * layout.ep
 
     def trainer(self, generators: int = 0) -> Training:
         """Return the training on the GPUs that are left, as if all texts were equally long."""
         left, layout = self.cluster.gpus - generators, self.training.layout
-        if left < 1 or left % self._unit:
+        if left < 1 or left % self.unit:
             raise ValueError(
                 f"generators={generators} leave {left} of {self.cluster.gpus} GPUs, and the trainer "
-                f"needs a multiple of tp * cp * pp * ep = {self._unit}"
+                f"needs a multiple of tp * cp * pp * ep = {self.unit}"
             )
         dp = left // (layout.tp * layout.cp * layout.pp)
         return replace(
@@ -90,6 +93,7 @@ class TwoEngines:
             spec=self.training.spec,
             chip=self.cluster.node.chip,
             layout=copy,
+            element=self.element,
             link=axes.links(self.cluster, copy)["tp"],
         )
         copies = gpus // copy.ranks
@@ -114,7 +118,9 @@ class TwoEngines:
         else:
             write = texts.writing[-1][0] + reading / self.cluster.gpus
             host = hardware.host_link(self.cluster.node.chip)
-            handing += 2 * memory.states(training)["optimizer"] / host.bandwidth
+            stages = memory.fullest_stages(training)
+            states = max(memory.states(training, stage)["optimizer"] for stage in stages)
+            handing += 2 * states / host.bandwidth
             whole = write + handing + train
         return {"generate": write, "hand over": handing, "train": train, "step": whole}
 
@@ -144,11 +150,6 @@ class TwoEngines:
         most = max(sum(parts.values()) for parts in self.held(generators).values())
         return most <= self.cluster.node.chip.memory
 
-    @property
-    def _unit(self) -> int:
-        layout = self.training.layout
-        return layout.tp * layout.cp * layout.pp * layout.ep
-
     def _whole(self, answer: float) -> int:
         """Return the tokens of a prompt and an answer, rounded up so that ranks share them."""
         layout, tokens = self.training.layout, self.prompt + answer
@@ -157,20 +158,23 @@ class TwoEngines:
 
     def _hand_over(self, generators: int) -> float:
         """Seconds in which every GPU of the generator gets its weights, over all cards at once."""
-        spec, cluster = self.training.spec, self.cluster
+        cluster, texts = self.cluster, self.texts(generators)
         one = cluster.num_nodes == 1
-        link = axes.link(
-            cluster, *((1, cluster.gpus) if one else (cluster.node.gpus, cluster.num_nodes))
-        )
+        ring = (1, cluster.gpus) if one else (cluster.node.gpus, cluster.num_nodes)
         return HandOver(
-            whole=2 * models.num_parameters(spec),
+            whole=texts.decoding.weights * self.copy.ranks,
             cut=self.copy.ranks,
-            copies=self.texts(generators).copies,
-            trainers=self.cluster.gpus - generators,
+            copies=texts.copies,
+            trainers=cluster.gpus - generators,
             bucket=self.bucket,
-        ).seconds(link)
+        ).seconds(axes.link(cluster, *ring))
 
     def _log_p(self, training: Training) -> float:
         """Seconds of a forward of all texts: a third of what forward and backward compute."""
-        alone = step(Run(training=replace(training, recomputation="none"), cluster=self.cluster))
+        alone = step(
+            Run(
+                training=replace(training, recomputation="none", recomputed_layers=None),
+                cluster=self.cluster,
+            )
+        )
         return (alone.computing - alone.parts["update"]) / 3

@@ -23,7 +23,7 @@ class HandOver:
     """One hand-over between ranks that each have a card of their own.
 
     Left out is that norms, routers and latent attention's narrow layers lie whole on each rank of a
-    copy; `memory.loading.reading` of the generator's layout counts the bytes of each rank exactly.
+    copy, and with ep all but the experts: give `whole` as the ranks' bytes added up to count them.
     """
 
     whole: Positive  # bytes of all weights, as they travel
@@ -51,7 +51,7 @@ class HandOver:
 
         gathered: bP / doors for any number of ranks, because a ring passes a bucket on.
         pieces: bP max(1 / t, d / N) for d copies over t ranks each, and N ranks that send, if no
-        copy passes pieces on over NVLink.
+        copy passes pieces on.
         """
         if self.way == "gathered":
             return self.whole / self.doors
