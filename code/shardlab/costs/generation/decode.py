@@ -3,7 +3,8 @@
 A step does 2 FLOPs for each weight and text, and reads each weight once for the whole batch, so
 that memory bounds small batches (Pope et al. 2022, section 2, https://arxiv.org/abs/2211.05102).
 Seconds are lower bounds, those of `compute.roofline` plus the messages of tensor parallelism.
-Left out: messages of experts, drawing a token, and what the program does between two steps.
+Left out: messages of experts, drafts of several tokens (Leviathan et al. 2023,
+https://arxiv.org/abs/2211.17192), drawing a token, and what the program does between two steps.
 """
 
 from dataclasses import dataclass
