@@ -134,7 +134,8 @@ FAULTS = """(block) => {
     const axes = Object.entries(layout).filter(([key]) => /^yaxis/.test(key));
     const told = (axis) => [...block.querySelectorAll(`.${axis._id}tick text`)].map((text) => text.textContent).join();
     const lost = axes.filter(([, axis]) => axis.type === "category" && axis.showticklabels)
-        .flatMap(([, axis]) => (axis.ticktext ?? axis._categories).filter((name) => !told(axis).includes(name.replaceAll("<br>", ""))));
+        .flatMap(([, axis]) => (axis.ticktext ?? axis._categories)
+            .filter((name) => !told(axis).includes(name.replaceAll("<br>", ""))));
     return [...words.filter(([, place]) => cut(place)).map(([word]) => word), ...covered, ...lost];
 }"""
 
