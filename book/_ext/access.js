@@ -7,6 +7,11 @@ document.addEventListener("DOMContentLoaded", () => {
     if (words(button) && !button.ariaLabel.toLowerCase().includes(words(button).toLowerCase())) button.ariaLabel = words(button);
   for (const summary of document.querySelectorAll("summary[aria-label]")) summary.removeAttribute("aria-label");
   for (const icon of document.querySelectorAll("button i[title]")) icon.removeAttribute("title"); // the button has a name
+  for (const picture of document.querySelectorAll("figure .explorer-plot")) { // its name says what it is, its caption what it shows
+    const figure = picture.closest("figure");
+    const caption = figure.querySelector("figcaption");
+    if (caption) picture.setAttribute("aria-describedby", (caption.id = `${figure.id}-caption`));
+  }
   const sidebar = document.querySelector(".bd-sidebar-primary");
   sidebar?.setAttribute("role", "complementary");
   sidebar?.setAttribute("aria-label", "The book");

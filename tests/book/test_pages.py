@@ -200,9 +200,10 @@ def test_every_explorer_draws(tab: Any, phone: Any) -> None:
 
 @EVERY_PAGE
 def test_every_figure_says_what_to_see(tab: Any) -> None:
-    """A caption, a quotation after its cell; an explorer says it in its own sentence."""
+    """A caption, a quotation after its cell, which describes the picture; an explorer has a sentence of its own."""
     mute = """() => [...document.querySelectorAll(".explorer")].filter((block) =>
-        !block.querySelector(".explorer-sentence").textContent && !block.closest("figure")?.querySelector("figcaption")
+        !block.querySelector(".explorer-sentence").textContent
+        && !document.getElementById(block.querySelector(".explorer-plot").getAttribute("aria-describedby"))
     ).map((block) => block.getAttribute("aria-label"))"""
     assert tab.evaluate(mute) == [], 'write "> What to see ..." right after the cell'
 
