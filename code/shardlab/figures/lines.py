@@ -39,11 +39,11 @@ def points(x: Sequence[Any], y: Sequence[Any], name: str, color: str, kind: str)
 
 
 def named(places: Mapping[str, tuple[float, float]], kind: str) -> go.Scatter:
-    """Draw points with their names: high points carry them at the left, low ones at the right."""
+    """Draw points with their names off rising lines: at the top left, the lowest at the bottom right."""
     falling = sorted(places, key=lambda name: -places[name][1])
-    side = ("top left", "middle left", "bottom right")
     position = {
-        name: side[round(2 * i / max(len(falling) - 1, 1))] for i, name in enumerate(falling)
+        name: "bottom right" if 4 * i > 3 * (len(falling) - 1) else "top left"
+        for i, name in enumerate(falling)
     }
     return go.Scatter(
         x=[x for x, _ in places.values()],
