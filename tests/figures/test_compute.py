@@ -60,11 +60,11 @@ def test_utilisations_stack_to_hfu_beside_what_is_printed():
     assert (list(found["printed"].x), list(found["printed"].y)) == ([41], ["a"])
 
 
-def test_names_of_points_stand_apart():
+def test_names_of_points_stand_off_lines_that_rise():
     places = {"low": (1, 1.0), "high": (1, 3.0), "middle": (1, 2.0)}
     (named,) = (trace for trace in figures.splits(CHIPS, {}, places).data if trace.mode == "markers+text")
     assert dict(zip(named.text, named.textposition, strict=True)) == {
-        "high": "top left", "middle": "middle left", "low": "bottom right",
+        "high": "top left", "middle": "top left", "low": "bottom right",
     }  # fmt: skip
 
 
