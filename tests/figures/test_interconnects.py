@@ -5,6 +5,7 @@ import pytest
 from shardlab.costs.facts import nodes
 from shardlab.costs.traces.replay import replay
 from shardlab.costs.traces.writing import Writer
+from shardlab.explorers.view import View
 from shardlab.figures import interconnects, topology
 from shardlab.figures import replay as figures
 
@@ -28,6 +29,9 @@ def test_every_part_and_every_wire_is_drawn_once(name):
     assert len(set(places)) == len(parts), "two parts stand in one place"
     lines = [trace for trace in figure.data if trace.mode == "lines"]
     assert sum(list(trace.x).count(None) for trace in lines) == len(node.wires)
+    head, *rows = View(figure).plain()["table"]
+    assert head == ["from", "to", "link", "GB/s in one direction"]
+    assert [row[:2] for row in rows] == [[wire.a, wire.b] for wire in node.wires], "the data table has the wires"
 
 
 def test_links_are_named_with_their_rate_in_one_direction():

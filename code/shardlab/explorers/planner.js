@@ -1,6 +1,6 @@
 /* Every plan by memory and time. The reader moves the edge of the card: what is right of it turns pale, the fastest that fits is lit. */
 (() => {
-  const HIGH = 380, TOP = 24, LINE = 17, TICKS = [1, 1.5, 2, 3, 4, 5, 6, 8];
+  const HIGH = matchMedia("(max-width: 40rem)").matches ? 290 : 380, TOP = 24, LINE = 17, TICKS = [1, 1.5, 2, 3, 4, 5, 6, 8];
   const LOOKS = ["again", "tensor", "data", "stages", "narrow"]; // of the wastes, in their order
 
   function start(block) {
@@ -10,10 +10,10 @@
     const x = (card) => 100 * card / most, y = (up) => TOP + HIGH * (1 - up / rows);
     const key = (word, n) => `<span><i class="planner-${LOOKS[n]}"></i><span class="lights-${LOOKS[n]}">${word}</span></span>`;
     const seen = new Set(cases.flatMap(({ dots }) => dots.flatMap((text) => (text.match(/.../g) ?? []).map((each) => parseInt(each, 16) % 6))));
-    picture.innerHTML = `<svg role="img"><svg class="planner-cloud" y="${TOP}" width="100%" height="${HIGH}" viewBox="0 0 ${most} ${rows}" preserveAspectRatio="none">
+    picture.innerHTML = `<svg role="img" style="height: ${HIGH + 48}px"><svg class="planner-cloud" y="${TOP}" width="100%" height="${HIGH}" viewBox="0 0 ${most} ${rows}" preserveAspectRatio="none">
         ${LOOKS.map((look) => `<path class="planner-${look}" data-light="${look}"/>`).join("")}<rect class="planner-pale" width="${most}" height="${rows}"/></svg><g class="planner-grid"></g>
       <g class="planner-wall"><line y1="${TOP - 6}" y2="${TOP + HIGH}"/><circle cy="${TOP - 6}" r="6"/></g><g class="planner-near"></g></svg>
-      <p class="planner-key">Colour: what a step loses most time to.${wastes.map(key).filter((_, n) => seen.has(n)).join("")}<span class="planner-stand"></span></p>`;
+      <p class="planner-key">Colour: what a step loses most time to.${wastes.map(key).filter((_, n) => seen.has(n)).join("")}<span class="planner-stand"></span></p><p class="planner-list"></p>`;
     const svg = picture.firstChild, cloud = svg.querySelector(".planner-cloud"), paths = [...cloud.querySelectorAll("path")];
     const chosen = () => Math.max(0, models.findIndex((each) => each.checked));
     let at, dragged;
@@ -46,14 +46,15 @@
       const point = ([need, up]) => [(need - 0.5) / most * svg.clientWidth, y(up)], [left, top] = point(place), taken = [[left - 8, top - 5, 16]];
       const marks = near.map(([words, ...its]) => [words, its, ...point(its)]).sort((a, b) => a[3] - b[3]);
       taken.push(...marks.map(([, , cx, cy]) => [cx - 6, cy - 5, 12]));
-      const bottom = TOP + HIGH - LINE, drawn = marks.map(([words, [need], cx, cy]) => {
-        const wide = 7 * words.length, right = cx + 12 + wide < svg.clientWidth, from = right ? cx + 12 : cx - 12 - wide;
+      const bottom = TOP + HIGH - LINE, phone = svg.clientWidth < 500, drawn = marks.map(([words, [need], cx, cy], n) => {
+        const label = phone ? `${n + 1}` : words, wide = 7 * label.length, right = cx + 12 + wide < svg.clientWidth, from = right ? cx + 12 : cx - 12 - wide;
         const free = (to) => to <= bottom && !taken.some(([a, b, c]) => a < from + wide && from < a + c && Math.abs(b - to) < LINE - 2);
-        const to = [0, 8, 16, -8, 24, -16, 32, -24, -32, 40, -40, 48, -48].map((by) => Math.min(bottom, cy - 8 + by)).find(free) ?? cy - 8;
+        const to = [0, 8, 16, -8, 24, -16, 32, -24, -32, 40, -40, 48, -48].filter((by) => !phone || Math.abs(by) > 8).map((by) => Math.min(bottom, cy - 8 + by)).find(free) ?? cy - 8;
         taken.push([from, to, wide]);
         return `<path d="M${cx} ${cy}L${right ? from - 2 : from + wide + 2} ${to + 8}"/><circle class="${need <= card ? "" : "out"}" cx="${cx}" cy="${cy}" r="4"/>
-          <text x="${right ? from : from + wide}" y="${to + 13}" text-anchor="${right ? "start" : "end"}">${words}</text>`;
+          <text x="${right ? from : from + wide}" y="${to + 13}" text-anchor="${right ? "start" : "end"}">${label}</text>`;
       });
+      block.querySelector(".planner-list").innerHTML = phone ? `After one change: ${marks.map(([words], n) => `<span><b>${n + 1}</b> ${words}</span>`).join(", ")}.` : "";
       svg.querySelector(".planner-near").innerHTML = `${marks.map(([, , cx, cy]) => `<line x1="${left}" y1="${top}" x2="${cx}" y2="${cy}"/>`).join("")}${drawn.join("")}<circle class="lit" cx="${left}" cy="${top}" r="7"/>`;
     }
     function move(to) {

@@ -92,8 +92,11 @@ def points(figure: dict[str, Any]) -> tuple[list[list[Any]], str]:
     of a drawing on hidden axes the names in it. All bars are listed, unless they stand in time. Of
     more points than MAX_ROWS the table has the first and the last of each series, those with a
     name, and others at even distances. Traces without a hover text are decoration, and left out.
+    A figure with a table of its own has that.
     """
     layout = figure["layout"]
+    if own := (layout.get("meta") or {}).get("table"):
+        return own, ""
     data = [trace for trace in figure["data"] if trace.get("hoverinfo") != "skip"]
     if layout.get("xaxis", {}).get("visible") is False:
         return [["drawn", "name"], *_names(data)], ""

@@ -7,6 +7,7 @@ import plotly.graph_objects as go
 from . import style
 from .lines import line, look, points
 
+HOP = 34  # pixels of a row
 NODES = [2, 8, 32, 128, 512]
 ALGORITHMS = {"ring": "circle", "tree": "triangle-up", "NVLS": "square", "NVLS tree": "star"}
 SIZES = {2**12: "4 KiB", 2**17: "128 KiB", 2**22: "4 MiB", 2**27: "128 MiB", 2**32: "4 GiB"}
@@ -56,6 +57,7 @@ def busy(seconds: Mapping[str, float], kinds: Sequence[str]) -> go.Figure:
     dots.update(textposition="top center", hoverinfo="x", cliponaxis=False)
     return style.figure(
         [dots],
+        height=HOP * len(kinds) + 90,
         x=style.axis("busy for at least (ms)", type="log", dtick=1),
         y=style.axis(
             type="category",

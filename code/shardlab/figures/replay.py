@@ -1,5 +1,7 @@
 """A replayed trace: what every rank did, and how busy every link was, with the cluster's name."""
 
+import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -10,7 +12,7 @@ from shardlab.trace import Event
 
 from . import style, trace
 
-ROW, THIN, FRAME, GAP = 30, 22, 170, 14  # pixels
+ROW, THIN, FRAME, GAP = 30, 30, 170, 14  # pixels
 MOST = 530  # pixels of all links together, so that they fit on a screen
 PART = 0.06  # of the height, between two replays
 LEVELS = {  # up to this share of its rate, in percent -> the look of a link
@@ -62,6 +64,7 @@ def busy(
 ) -> go.Figure:
     """Draw when the links of several replays carried something, all on one clock.
 
+    Links of a kind that carry the same at the same times are one row.
     replays: name -> link -> (from when, share of the link's rate), until the next. where: "replayed
     on …".
     Errors: ValueError for an unknown unit.
@@ -69,6 +72,7 @@ def busy(
     if unit not in trace.UNITS:
         raise ValueError(f"unknown unit {unit!r}; known: {', '.join(trace.UNITS)}")
     scale = trace.UNITS[unit]
+    replays = {name: _rows_of(name, links) for name, links in replays.items()}
     axes = ["y", *(f"y{number}" for number in range(2, len(replays) + 1))]
     thin = (1 - PART * (len(axes) - 1)) / sum(map(len, replays.values()))  # of one link
     below = 1 + PART
@@ -77,7 +81,9 @@ def busy(
     for axis, (name, links) in zip(axes, replays.items(), strict=True):
         above = min(1.0, below - PART)
         below = max(0.0, above - thin * len(links))
-        rows[axis.replace("y", "yaxis")] = _rows(sorted(links), [below, above], name)
+        rows[axis.replace("y", "yaxis")] = _rows(
+            sorted(links), [below, above], name if len(links) > 1 else ""
+        )
         bars += [bar for bar in _busy(links, scale, axis) if bar["x"]]
     levels = {
         bar["name"]: bar for bar in reversed(bars)
@@ -101,6 +107,21 @@ def busy(
         bargap=0.25,
         **rows,
     )
+
+
+def _rows_of(
+    replay: str, links: Mapping[str, Sequence[tuple[float, float]]]
+) -> Mapping[str, Sequence[tuple[float, float]]]:
+    """Make one row of the links of a kind if all are alike; a replay's only row has its name."""
+    kinds: dict[str, dict[str, Sequence[tuple[float, float]]]] = defaultdict(dict)
+    for name, history in links.items():
+        kinds[re.sub(r"node \d+: | \d+", "", name)][name] = history
+    rows: dict[str, Sequence[tuple[float, float]]] = {}
+    for kind, each in kinds.items():
+        first, *others = each.values()
+        alike = others and all(history == first for history in others)
+        rows |= {f"{len(each)} × {kind}": first} if alike else each
+    return {f"{replay}:<br>{row}": rows[row] for row in rows} if len(rows) == 1 else rows
 
 
 def _place(event: Event) -> tuple[int, bool]:

@@ -9,7 +9,7 @@ paper and in forced colours only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import plotly.graph_objects as go
@@ -132,12 +132,14 @@ def figure(
     y: Mapping[str, Any] | str = "",
     alt: str = "",
     height: int = HEIGHT,
+    table: Sequence[Sequence[Any]] = (),
     **options: Any,
 ) -> go.Figure:
     """Make a plotly figure in the book's look.
 
     x, y: an axis title with its unit, or a whole `axis(...)`. alt: one sentence for readers who do
-    not see the figure. options: any entry of plotly's layout, for instance barmode="stack".
+    not see the figure. table: the rows of its data table, where points do not say what is drawn;
+    the first is the header. options: any entry of plotly's layout, for instance barmode="stack".
     plotly does not validate the entries here, which would take five times as long; the tests of
     figures do.
     """
@@ -145,6 +147,6 @@ def figure(
         "xaxis": axis(x) if isinstance(x, str) else x,
         "yaxis": axis(y) if isinstance(y, str) else y,
     }
-    meta = {"alt": alt} if alt else None
+    meta = {key: value for key, value in (("alt", alt), ("table", table)) if value} or None
     look = layout(height=height, meta=meta, **axes, **options)
     return go.Figure(data=list(traces), layout=look, _validate=False)

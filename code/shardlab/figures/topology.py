@@ -37,7 +37,7 @@ PARTS = {  # how a part is drawn, and what it is called in the legend
     "CPU": ("hexagon2", "processor"),
 }
 PATHS = (style.PURPLE, style.RED)
-HEIGHT = 470  # pixels
+FRAME, ROW = 100, 60  # pixels: of the legends, and from one row to the next
 
 
 def topology(
@@ -53,15 +53,19 @@ def topology(
     """
     wires = [wire for wire in wires if gpus is None or not _beyond(wire, gpus)]
     places = _places(wires)
-    traces = [*_wires(wires, places), *_paths(paths or {}, places), *_parts(places)]
+    lines = [*_wires(wires, places)]
+    traces = [*lines, *_paths(paths or {}, places), *_parts(places)]
     hidden = {"visible": False, "fixedrange": True}
     widest, highest = max(x for x, _ in places.values()), max(y for _, y in places.values())
+    lowest = min(y for line in lines for y in line["y"] if y is not None) - 0.5
+    rows = [[a, b, link, rate / 1e9] for a, b, link, _, rate in wires]
     return style.figure(
         traces,
         x={**hidden, "range": [-0.6, widest + 0.6]},
-        y={**hidden, "range": [-0.75 if _dips(wires) else -0.5, highest + 0.6]},
+        y={**hidden, "range": [lowest, highest + 0.6]},
         alt=f"Wiring of {sum(part.startswith('GPU ') for part in places)} GPUs.",
-        height=HEIGHT,
+        height=FRAME + round(ROW * (highest + 0.6 - lowest)),
+        table=[["from", "to", "link", "GB/s in one direction"], *rows],
         hovermode="closest",
         legend2={"orientation": "h", "x": 0, "y": -0.02, "yanchor": "top"},
     )
@@ -195,7 +199,3 @@ def _curve(a: Point, b: Point) -> list[Point]:
     depth = 0.25 + 0.16 * abs(a[0] - b[0])
     steps = [step / 12 for step in range(13)]
     return [(a[0] + t * (b[0] - a[0]), a[1] - 4 * depth * t * (1 - t)) for t in steps]
-
-
-def _dips(wires: Sequence[Wire]) -> bool:
-    return any(a.startswith("GPU ") and b.startswith("GPU ") for a, b, *_ in wires)
