@@ -23,28 +23,37 @@
   const ending = /(?<=...)(isms?|ations?|ate[ds]?|ating|i?ed|ings?|ers?|(?<!s)s|ies|es|e|y)$/;
   const cut = (word) => word.replace(ending, "").replace(/([^aeiouls\d])\1$/, "$1"); // overlapp|ing: overlap
   const stem = (word) => (word.length > 4 && !/^\d/.test(word) ? cut(word) : word.replace(/(?<=...)(?<!s)s$/, ""));
+  const stems = (words) => words.map((word) => stem(joined(word))).join(" ");
   const terms = (text) => split(text).flatMap((word) => [...new Set([joined(word), ...parts(word)])].map(stem));
 
   const index = new Map(); // word -> entry -> how often, weighted
-  let vocabulary, glossary; // its words; the words of each term, by all of its letters
+  let vocabulary, glossary, defined; // its words; a term's words, by all of its letters; its entry, by the stems of its words
+  const WEAK = 0.5; // what a number counts in a query, or a module before a name
   const PIECE = 60; // entries between two pauses, in which the page can answer
 
+  const opening = (title) => title.split(": ")[0]; // many chapters have "What real systems do", or begin a title with it
+  const openings = new Map();
+  const bare = (title) => (openings.get(opening(title)) > 2 ? title.slice(opening(title).length + 2) : title);
+
   async function build() {
+    for (const { title } of shardlabSections) openings.set(opening(title), (openings.get(opening(title)) ?? 0) + 1);
     for (const [at, entry] of shardlabSections.entries()) {
       if (at % PIECE === 0) await new Promise((then) => setTimeout(then));
       take(entry);
     }
     vocabulary = [...index.keys()];
-    const terms = shardlabSections.filter(({ id }) => id.startsWith("term-")).map(({ title }) => split(title.split(", ")[0]));
-    glossary = new Map(terms.map((words) => [words.map(joined).join(""), words]));
+    const names = shardlabSections.filter(({ id }) => id.startsWith("term-")).map((entry) => [split(entry.title.split(", ")[0]), entry]);
+    glossary = new Map(names.map(([words]) => [words.map(joined).join(""), words]));
+    defined = new Map(names.map(([words, entry]) => [stems(words), entry]));
   }
 
   function take(entry) {
     const { page, id, title, name } = entry;
     const rank = page.includes("reference") ? 0.3 : BACK.test(page) ? 0.6 : 1; // chapters stand before other pages
+    const own = { ...entry, title: bare(title) };
     entry.worth = rank * (SIDE.test(id) ? 0.7 : 1) * (title === name ? 1.2 : 1);
     for (const [field, weight] of Object.entries(WEIGHTS)) {
-      const words = terms(entry[field]);
+      const words = terms(own[field]);
       const usual = LENGTHS[field] ?? words.length;
       entry[`${field}Words`] = ` ${words.join(" ")} `;
       for (const word of words) {
@@ -76,6 +85,14 @@
     return new Map(alike.map((each) => [each, (0.8 * uses(each)) / most]));
   }
 
+  const FRAME = /^\s*(?:what(?: is|['’]?s| are| does)|define|(?:definition|meaning) of)\s+(?:(?:an?|the)\s)?(.+?)(?: means?)?\W*$/i;
+  const AFTER = /^(.+?)\s+(?:meaning|definition|defined|explained)\W*$/i;
+
+  function framed(query) { // whether a query asks what something is, and the entry that defines it
+    const [, what] = FRAME.exec(query) ?? AFTER.exec(query) ?? [];
+    return { asks: what !== undefined, what: what ?? query, definition: defined.get(stems(termed(split(what ?? query)))) };
+  }
+
   function termed(words) { // with the glossary's terms as it writes them, though they are joined, divided or misspelt
     for (const size of [4, 3, 2, 1])
       for (let at = 0; at + size <= words.length; at += 1) {
@@ -90,7 +107,10 @@
   function asked(query) { // for each word of the query what it means; stop words only if there is nothing else
     const camel = query.replace(/(?<=\p{Ll})(?=\p{Lu}\p{Ll})/gu, "-"); // OutOfMemoryError
     const words = termed(split(camel)).flatMap((word) => (index.has(stem(joined(word))) ? joined(word) : parts(word)));
-    const meant = words.map((word) => ({ told: !STOP.has(word), likely: known(stem(word)) }));
+    const modules = split(query.match(/[\p{L}_]+\.(?=\p{L})/gu)?.join(" ") ?? "").map(joined); // torch.distributed. before a name
+    const weight = (word) => (modules.includes(word) || /^\d+[bk]?$/.test(word) ? WEAK : 1);
+    const much = (word) => [...known(stem(word))].map(([each, likely]) => [each, likely * weight(word)]);
+    const meant = words.map((word) => ({ told: !STOP.has(word), likely: new Map(much(word)) }));
     for (let at = 1; at < words.length; at += 1) { // all reduce
       const both = stem(words[at - 1] + words[at]);
       if (both.length < 7 || !index.has(both)) continue;
@@ -123,15 +143,18 @@
   }
 
   globalThis.shardlabSearch = (query) => { // the entries that answer, the best first, with the words that were found
-    const meant = asked(query);
-    const best = meant.map((likely) => [...likely].reduce((one, other) => (other[1] > one[1] ? other : one))[0]);
+    const { asks, what, definition } = framed(query);
+    const meant = asked(what);
+    const likeliest = meant.map((likely) => [...likely].reduce((one, other) => (other[1] > one[1] ? other : one)));
+    const best = likeliest.map(([word]) => word);
     const entries = summed(meant.map((likely) => weighed(likely, 1.2, (entry) => entry)));
     const pages = summed(meant.map((likely) => weighed(likely, 10, ({ page }) => page)));
     const most = Math.max(...pages.values());
-    const pairs = best.slice(1).map((word, at) => [` ${best[at]} ${word} `, Math.min(rarity(word), rarity(best[at]))]);
+    const rarities = likeliest.map(([word, much]) => much * rarity(word));
+    const pairs = best.slice(1).map((word, at) => [` ${best[at]} ${word} `, Math.min(rarities[at], rarities[at + 1])]);
     const named = ({ title }) => terms(title.split(", ")[0]).every((word) => best.includes(word));
     const homes = new Set(shardlabSections.filter((each) => each.home && named(each)).map(({ home }) => home)); // by the glossary
-    const whole = split(query).length > 5 ? ` ${terms(query).join(" ")} ` : null; // a message as it was printed
+    const whole = split(what).length > 5 ? ` ${terms(what).join(" ")} ` : null; // a message as it was printed
     const points = ([entry, worth]) => {
       const beside = (pair) => (`${entry.titleWords}|${entry.alsoWords}`.includes(pair) ? 0.6 : entry.textWords.includes(pair) ? 0.3 : 0);
       const all = pairs.reduce((sum, [pair, rare]) => sum + rare * beside(pair), worth);
@@ -143,7 +166,10 @@
     const held = ({ titleWords, textWords }) => [...new Set(meant.flatMap((likely) => [...likely.keys()]))].filter(
       (word) => `${titleWords}${textWords}`.includes(` ${word} `),
     );
-    if (meant.length) return found.map(([, entry]) => ({ entry, words: held(entry) }));
+    const order = found.map(([, entry]) => entry);
+    const [at, place] = [order.indexOf(definition), asks ? 0 : 1]; // a term alone may have its chapter before its definition
+    if (at > place) order.splice(place, 0, ...order.splice(at, 1));
+    if (meant.length) return order.map((entry) => ({ entry, words: held(entry) }));
     const signs = /[\p{L}\p{N}]/u.test(query) ? "" : query.trim(); // no word at all: the signs themselves
     return signs ? shardlabSections.filter(({ text }) => text.includes(signs)).map((entry) => ({ entry, words: [signs] })) : [];
   };
@@ -176,7 +202,9 @@
 
   function shown({ entry: { page, id, name, title, text }, words }) {
     const pattern = anyOf(words.length ? words : [title]);
-    const at = Math.max(text.search(pattern), 0);
+    const found = [...text.matchAll(pattern)].map((each) => ({ word: each[0].toLowerCase(), at: each.index }));
+    const close = (from) => new Set(found.filter(({ at }) => at >= from && at < from + AROUND).map(({ word }) => word)).size;
+    const { at } = found.reduce((best, each) => (close(each.at) > close(best.at) ? each : best), found[0] ?? { at: 0 });
     const from = text.lastIndexOf(" ", Math.max(at - AROUND, 0)) + 1;
     const to = (text.indexOf(" ", at + AROUND) + 1 || text.length + 1) - 1; // excerpts begin and end with whole words
     const excerpt = `${from ? "… " : ""}${text.slice(from, to)}${to < text.length ? " …" : ""}`;
@@ -187,12 +215,13 @@
 
   globalThis.shardlabShow = (query) => {
     const all = shardlabSearch(query);
-    const [hits, loose] = [all.slice(0, SHOWN), apart(query, all)];
+    const { asks, what } = framed(query);
+    const [hits, loose] = [all.slice(0, SHOWN), !asks && apart(query, all)];
     const none = "Your search did not match any documents. Try another word, or fewer of them.";
     const messages = made("a", ["the table of error messages"], { href: "book/operations.html#from-a-message-to-one-command" });
     const far = [`No page has these words${loose ? " beside each other" : ""}. The nearest places are below; see also `, messages, "."];
-    const near = [`${hits.length} places, the best first`];
-    const said = made("p", !hits.length ? [none] : shardlabShare(query, hits) < (loose ? APART : LEAST) ? far : near);
+    const near = [`${hits.length}${hits.length < all.length ? ` of ${all.length}` : ""} places, the best first`];
+    const said = made("p", !hits.length ? [none] : shardlabShare(what, hits) < (loose ? APART : LEAST) ? far : near);
     said.setAttribute("role", "status");
     document.getElementById("search-results").replaceChildren(said, made("ul", hits.map(shown), { className: "search" }));
   };

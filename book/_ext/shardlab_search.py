@@ -63,7 +63,9 @@ ALSO = {
     "book/zero#what-real-systems-do": "FSDP FSDP2 fully sharded data parallel DeepSpeed HSDP",
     "book/zero#when-stage-3-loses-too-few-tokens-a-slow-network-too-little-memory": "ZeRO-3 slow, FSDP slow",
 }
-SIGNS = {"times": "\u00d7", "cdot": "·", "le": "≤", "ge": "≥", "approx": "≈", "sqrt": "√", "max": "max", "log": "log"}
+SIGNS = {"times": "\u00d7", "cdot": "·", "le": "≤", "ge": "≥", "approx": "≈", "sqrt": "√", "sum": "Σ", "gg": "≫"}
+SIGNS |= {"ell": "\u2113", "partial": "∂", "infty": "∞", "leftarrow": "←", "lceil": "⌈", "rceil": "⌉", "ll": "≪"}
+SIGNS |= {name: name for name in ("max", "min", "log")} | {"dots": "…", "top": "T"}
 
 
 def entries(page: str, document: nodes.document) -> Iterator[dict[str, str]]:
@@ -73,7 +75,8 @@ def entries(page: str, document: nodes.document) -> Iterator[dict[str, str]]:
         heads = [node for node in entry.children if isinstance(node, nodes.title | nodes.term)]
         inside = [node for node in entry.findall(speaks) if within(node) is entry and not aside(node)]
         place = (heads[0]["ids"] or entry["ids"])[0]
-        texts = {"title": ", ".join(map(words, heads)), "text": " ".join(" ".join(map(words, inside)).split())}
+        text = re.sub(r"\s+(?=[.,;:)](\s|$))", "", " ".join(map(words, inside)))  # where a reference stood
+        texts = {"title": ", ".join(map(words, heads)), "text": " ".join(text.split())}
         also = ALSO.get(f"{page}#{place}", "")
         links = entry.findall(addnodes.pending_xref) if isinstance(heads[0], nodes.term) else []
         (*_, home) = ["", *(link["reftarget"] for link in links)]  # a term's last link leads to its chapter
@@ -100,25 +103,40 @@ def within(node: nodes.Node) -> nodes.Node | None:
 
 
 def words(node: nodes.Node) -> str:
-    """The text of a node, with formulas as one would type them, or the labels of a drawing."""
+    """The text of a node, with formulas as one would type them and authors by name, or the labels of a drawing."""
     if shardlab_drawings.is_drawing(node):
         return shardlab_drawings.words(node)
-    texts = node.findall(nodes.Text)
-    return "".join(typed(text) if isinstance(text.parent, nodes.math) else text.astext() for text in texts)
+    return "".join(map(told, node.findall(nodes.Text)))
+
+
+def told(text: nodes.Text) -> str:
+    """What a text says outside of its page: a formula without TeX, the first author in place of a reference's key."""
+    link = text.parent.parent
+    if isinstance(link, addnodes.pending_xref) and link["refdomain"] == "cite":
+        names = [re.sub(r"\d+\w?$", "", key).capitalize() for key in text.split(",")]
+        return " and ".join(names) if link["reftype"] == "t" else ""
+    return typed(text) if isinstance(text.parent, nodes.math) else text.astext()
 
 
 def typed(formula: str) -> str:
-    """A formula without TeX: F/β for F/\\beta."""
-    formula = re.sub(r"\\[dt]?frac\{([^{}]*)\}\{([^{}]*)\}", r"\1/\2", formula)
-    return re.sub(r"[{}\\]|(?<=\\)[,;!]", "", re.sub(r"\\([A-Za-z]+) ?", lambda found: sign(found[1]), formula))
+    """A formula without TeX: F/β for F/\\beta, (N-1)/N for a fraction."""
+    formula = re.sub(r"\\(?:text|operatorname)\{([^{}]*)\}|\\(?:left|right|[bB]ig[lr]?)(?![a-z])", r"\1", formula)
+    formula = re.sub(r"\\[,;!]", "", re.sub(r"(?<=[_^])\{([^{}]*)\}|\{,\}", lambda found: found[1] or ",", formula))
+    formula = re.sub(r"\\[dt]?frac(?:\{([^{}]*)\}\{([^{}]*)\}|(\d)(\d))", ratio, formula)
+    return re.sub(r"[{}\\]", "", re.sub(r"\\([A-Za-z]+)( ?)", lambda found: sign(found[1], found[2]), formula))
 
 
-def sign(command: str) -> str:
-    """The letter or sign for a command of TeX, or nothing."""
+def ratio(found: re.Match[str]) -> str:
+    """A fraction in one line, with brackets around what has more than one sign."""
+    return "/".join(part if re.fullmatch(r"\\?\w+", part) else f"({part})" for part in found.groups() if part)
+
+
+def sign(command: str, space: str = "") -> str:
+    """The letter for a command of TeX, or its sign with the space behind it, or nothing."""
     try:
         return unicodedata.lookup(f"GREEK SMALL LETTER {'lamda' if command == 'lambda' else command}")
     except KeyError:
-        return SIGNS.get(command, "")
+        return SIGNS[command] + space if command in SIGNS else ""
 
 
 def write(app: Sphinx, error: Exception | None) -> None:
