@@ -23,6 +23,7 @@ import shardlab.explorers
 from shardlab import exercises
 from shardlab.explorers import axes, page
 from shardlab.explorers.explorer import Explorer
+from shardlab.explorers.words import NUMBER
 from shardlab.files import reading
 from tests.figures.drawn import alike
 
@@ -346,6 +347,8 @@ def test_a_picture_moves_by_the_readers_hand_and_on_paper_is_a_table(
             seen.append(stage.inner_html())
         assert len(set(seen)) == 4
         assert seen[4] == seen[2]
+        said = " ".join(stage.locator('[class$="-state"], .moving-meter, output').all_text_contents())
+        assert said == NUMBER.sub("\u00a0", said), "a number keeps to its unit"
         for event, shown in (("load", False), ("beforeprint", True), ("afterprint", False)):
             tab.evaluate(f"dispatchEvent(new Event('{event}'))")
             assert table.is_visible() == shown
@@ -619,7 +622,8 @@ def step_through(tab: Any, block: Any, control: Any) -> int:
         tab.keyboard.press(key)
         seen.add(drawing(block))
     text = control.get_attribute("aria-valuetext")
-    assert text is None or text == json.loads(control.get_attribute("data-texts"))[-1]
+    end = int(control.get_attribute("max") or last)  # a step's slider ends at the last step of what is chosen
+    assert text is None or text == json.loads(control.get_attribute("data-texts"))[end]
     return len(seen)
 
 
@@ -642,7 +646,13 @@ def test_a_reader_steps_through_time_or_plays_it(tab: Any) -> None:
         tab.wait_for_function("slider => slider.value > 1", arg=slider)
         play.press("Enter")
         assert play.text_content() == "Play"
-        slider.fill(slider.get_attribute("max"))  # perhaps after the last step that changes anything
+        slider.fill(slider.get_attribute("max"))
+        last = drawing(block)
+        back.press("Enter")
+        assert drawing(block) != last, "the slider ends at the last step that changes anything"
+        forward.press("Enter")
+        forward.press("Enter")
+        assert drawing(block) == last
         play.press("Enter")  # from the beginning
         assert slider.input_value() == "0"
         slider.press("ArrowRight")

@@ -93,7 +93,7 @@ def test_a_drop_runs_unless_the_reader_wants_no_motion(tab: Any) -> None:
     clock = tab.locator(".server-clock output")
     send.click()
     assert not drop.is_visible()
-    assert clock.inner_text() == "167 ms"
+    assert clock.inner_text() == "167\u00a0ms"
     tab.emulate_media(reduced_motion="no-preference")
     send.click()
     assert drop.is_visible()

@@ -38,9 +38,12 @@ def test_controls_words_and_picture_fit_one_screen_and_no_cut_moves_them(
         above = [part["top"] for part in parts if part["bottom"] <= picture["top"]]
         assert len(above) == (3 if width < 720 else 3 + len(title.scenes()))  # two selects and the words; the knives
         assert picture["bottom"] - min(above) < most
-        seen.append((picture["top"], picture["bottom"]))
+        fields = [part["right"] for part in parts if part["name"] == "select"]
+        seen.append((picture["top"], picture["bottom"], *fields))
         tab.get_by_role("button", name="Next").click()
     assert len(set(seen)) == 1
+    shown = [(field.input_value(), field.is_disabled()) for field in tab.locator(".cuts select").all()]
+    assert shown == [(title.MIXTURE, True), ("2,048", True)], "the fields have what the last step draws"
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
     tops = tab.evaluate(STOPS)
     assert len(tops) > len(title.scenes())

@@ -33,14 +33,15 @@ def test_a_step_tells_what_it_shows(state):
     make = explorers.ALL_REDUCES.get(state["algorithm"]) or explorers.RELATIVES[state["algorithm"]][0]
     plan = make(state["ranks"])
     frames = [width for width in view.figure.data[0].marker.line.width if width > 1]
-    if 0 < state["step"] <= len(plan.steps):
-        moves = plan.steps[state["step"] - 1]
-        assert view.sentence.startswith(f"<b>Step {state['step']} of {len(plan.steps)}</b>: {len(moves)} message")
+    step = min(state["step"], len(plan.steps))
+    if step:
+        moves = plan.steps[step - 1]
+        assert view.sentence.startswith(f"<b>Step {step} of {len(plan.steps)}</b>: {len(moves)} message")
         assert len(frames) == sum(len(move.pieces) for move in moves)
         assert ("added" in view.sentence) == (moves[0].action == exchanges.ADD)
     else:
         assert not frames
-        assert ("Before" in view.sentence) == (state["step"] == 0)
+        assert "Before" in view.sentence
     assert len(view.table) == state["ranks"] + 1
 
 

@@ -95,15 +95,15 @@ def steps_view(*, algorithm: str, ranks: int, step: int) -> View:
     assert make is not None
     plan = make(ranks)
     start = begin(plan)
-    after = min(step, len(plan.steps))
-    held = exchanges.contents(plan, start)[after]
-    moves = plan.steps[step - 1] if 0 < step <= len(plan.steps) else []
+    step = min(step, len(plan.steps))
+    held = exchanges.contents(plan, start)[step]
+    moves = plan.steps[step - 1] if step else []
     finished = [
         tuple(sorted(rank for row in start for rank in row[piece]))
         for piece in range(plan.num_pieces)
     ]
     figure = drawn.step(
-        held, finished, moves, alt=f"{plan.name}, {ranks} ranks, after step {after}."
+        held, finished, moves, alt=f"{plan.name}, {ranks} ranks, after step {step}."
     )
     return View(figure, _sentence(plan, step, held, finished), _held_table(held))
 
@@ -116,8 +116,6 @@ def _sentence(plan: Plan, step: int, held: list[list[Cell]], finished: list[Cell
             "Before the first step. The text in a piece says which ranks' numbers it holds. "
             f"The plan takes <b>{len(plan.steps)} steps</b>."
         )
-    if step > len(plan.steps):
-        return f"<b>Finished after {len(plan.steps)} steps</b>: {total}."
     moves = plan.steps[step - 1]
     done = sum(cell == full for row in held for cell, full in zip(row, finished, strict=True))
     sizes = {len(move.pieces) for move in moves}
@@ -128,6 +126,8 @@ def _sentence(plan: Plan, step: int, held: list[list[Cell]], finished: list[Cell
     verb = "added" if moves[0].action == ADD else "copied"
     pieces = f"{done} of {plan.num_ranks * plan.num_pieces} pieces are finished"
     begin = f"<b>Step {step} of {len(plan.steps)}</b>: {message}, which is {verb}. {pieces}"
+    if step == len(plan.steps):
+        return f"{begin}: {total}."
     return f"{begin}. So far {total}, and in the end it will have sent {_sent(plan)}."
 
 

@@ -96,7 +96,8 @@
   // Bars: a faded one is mixed with the page, else grid lines show through; words in it are white or black, whichever reads.
   function solid(trace, back) {
     const { marker, text } = trace, { pattern } = marker, count = (trace.x ?? trace.y).length;
-    const fills = Array.from({ length: count }, (_, i) => mixed(one(marker.color, i), back, one(marker.opacity, i) ?? 1));
+    const least = document.documentElement.dataset.theme === "dark" ? 0.6 : 0; // fainter is nearly black on black
+    const fills = Array.from({ length: count }, (_, i) => mixed(one(marker.color, i), back, Math.max(one(marker.opacity, i) ?? 1, least)));
     const inks = fills.map((fill) => (contrast(fill, "#ffffff") >= AA ? "#ffffff" : "#000000"));
     marker.opacity = 1;
     if (pattern?.shape) [pattern.bgcolor, marker.color] = [fills, fills[0]]; // on a list plotly draws marks of its own choice
@@ -182,7 +183,7 @@
       const { input, radios } = this;
       if (radios.length) radios[index].checked = true;
       else if (input.type === "checkbox") input.checked = this.values[index] === "True";
-      else if (input.type === "range") input.value = index;
+      else if (input.type === "range") [input.max, input.value] = [this.values.length - 1, index];
       else input.selectedIndex = index;
       this.say();
     }
@@ -212,11 +213,15 @@
       play.addEventListener("click", () => (this.timer ? this.stop() : this.start()));
       control.input.addEventListener("input", () => this.stop());
     }
+    limit() { // the slider ends at the last step that changes anything
+      const { control, explorer: { controls, views } } = this, after = controls.slice(controls.indexOf(control) + 1);
+      const stride = after.reduce((count, { values }) => count * values.length, 1), first = this.explorer.index() - control.at * stride;
+      const shown = control.values.map((_, step) => JSON.stringify(at(views, first + step * stride)));
+      control.input.max = shown.findLastIndex((each, step) => !step || each !== shown[step - 1]);
+      control.say();
+    }
     get last() {
-      const { control, explorer } = this, { at: now, values } = control;
-      const shown = values.map((_, step) => ((control.at = step), explorer.views && JSON.stringify(at(explorer.views, explorer.index()))));
-      control.at = now;
-      return explorer.views ? shown.findLastIndex((each, step) => !step || each !== shown[step - 1]) : values.length - 1;
+      return Number(this.control.input.max);
     }
     go(at) {
       this.control.at = Math.min(Math.max(at, 0), this.last);
@@ -254,7 +259,7 @@
       this.controls = inputs.map((input) => new Control(input, () => this.changed()));
       for (const control of this.controls) {
         const buttons = control.input.closest(".explorer-control").querySelectorAll("button");
-        if (buttons.length) new Player(buttons, control, this);
+        if (buttons.length) this.player = new Player(buttons, control, this);
       }
       block.classList.add("live");
       this.data.open = false;
@@ -287,6 +292,7 @@
       [this.views] = await Promise.all([(this.unpacking ??= unpack(this.packed.textContent)), plotly(), document.fonts.ready]);
     }
     paint() { // at once, when `load` is done: a browser that prints waits for nothing
+      this.player?.limit();
       const { figure, sentence, table, caption } = at(this.views, this.index());
       if (this.sentence.innerHTML !== sentence) this.sentence.innerHTML = sentence;
       if (this.data.open) this.fill(table, caption);

@@ -7,19 +7,24 @@
     const cells = (held, bits) => [0, 1].map((rank) => `<span${bits >> rank & 1 ? ' class="wrong"' : ""}>${held.split("|")[rank] ?? ""}</span>`).join("");
     const row = (code, look, kind, forward, backward, bits) => `<li class="missing-${kind[0]} ${look}">${code}<i title="state">${kind}</i>${cells(forward, bits)}${cells(backward, bits >> 2)}</li>`;
 
+    picture.innerHTML = `<p class="missing-name"></p><div class="missing-lines" role="region" aria-label="The program" tabindex="0">
+      <div class="missing-head"><span>forward ↓</span><span>backward ↑</span><span>rank 0</span><span>rank 1</span><span>rank 0</span><span>rank 1</span></div><ol></ol></div>
+      <p class="missing-key">${[["I", "invariant"], ["R", "replicated"], ["S", "sharded"], ["P", "partial"]].map(([kind, word]) => `<span class="missing-${kind}"><i>${kind}</i> ${word}</span>`).join("")}<span><b class="wrong">7</b> wrong</span></p>`;
+    const scrolled = picture.querySelector(".missing-lines"), list = picture.querySelector("ol");
+
     function show() {
-      const { name, arrow, inputs, gap, missing, rows, helps, told, why } = puzzles[now], done = found.has(now);
+      const { name, arrow, inputs, gap, missing, rows, first, helps, told, why } = puzzles[now], done = found.has(now);
       const lines = rows.map(([code, kind, forward, backward, bits, ...news], at) => {
         const n = at - inputs, words = safe(code), healed = [kind, forward, backward].map((old, at) => news[at] || old);
         const line = n < 0 ? `<code>${words}</code>` : `<button type="button" value="${n}"${done ? " disabled" : n === tried ? ' class="tried"' : ""}><b>${n + 1}</b><code>${words}</code></button>`;
         return done ? row(line, "", ...healed, 0) : row(line, "", kind, forward, backward, bits);
       });
-      const [code, ...its] = missing, tile = `<li class="missing-tile"><code>Missing: ${arrow}</code></li>`;
+      const [code, ...its] = missing;
       if (done) lines.splice(gap, 0, row(`<code>${safe(code)}</code>`, "missing-healed", ...its, 0));
-      else lines.unshift(tile);
-      picture.innerHTML = `<p class="missing-name">${name}</p>
-        <div class="missing-head"><span>forward ↓</span><span>backward ↑</span><span>rank 0</span><span>rank 1</span><span>rank 0</span><span>rank 1</span></div><ol>${lines.join("")}</ol>
-        <p class="missing-key">${[["I", "invariant"], ["R", "replicated"], ["S", "sharded"], ["P", "partial"]].map(([kind, word]) => `<span class="missing-${kind}"><i>${kind}</i> ${word}</span>`).join("")}<span><b class="wrong">7</b> wrong</span></p>`;
+      picture.querySelector(".missing-name").textContent = `${name}, without ${arrow}`;
+      list.innerHTML = lines.join("");
+      const seen = list.children[done ? gap : first];
+      if (done || tried < 0) scrolled.scrollTop = seen.offsetTop - (scrolled.clientHeight - seen.offsetHeight) / 2;
       const help = helps[tried], said = help ? `line ${help} would still be refused` : "nothing that it reads is in the state from which the arrow starts";
       state.innerHTML = done ? `<b>Found.</b> Without ${arrow}, ${safe(why)}`
         : `<b>${told}</b> ${tried < 0 ? `Before which line does ${arrow} belong?` : `Not before line ${tried + 1}: ${said}.`}`;

@@ -157,6 +157,7 @@ class Puzzle:
             "gap": self.wrong.gap,
             "missing": shown(self, *[self.right.lines[self.wrong.gap]] * 2),
             "rows": rows,
+            "first": next(self.red())[1],
             "helps": [self.helps(at) for at in range(inputs, len(rows))],
             "told": self.told,
             "why": self.why,

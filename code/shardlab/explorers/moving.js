@@ -30,6 +30,15 @@ window.shardlabMoving = (block, go) => {
     word.replaceWith(button);
     return button;
   });
+  const joint = new RegExp(block.dataset.joint, "g");
+  const join = (said) => { // in what is said a number keeps to its unit
+    const texts = document.createTreeWalker(said, NodeFilter.SHOW_TEXT);
+    while (texts.nextNode()) texts.currentNode.data = texts.currentNode.data.replace(joint, "\u00a0");
+  };
+  for (const said of stage.querySelectorAll('[class$="-state"], .moving-meter, output')) {
+    join(said);
+    new MutationObserver(() => join(said)).observe(said, { childList: true, subtree: true });
+  }
   block.classList.add("live");
   return light; // for parts that are drawn anew
 };

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 
 from IPython.display import HTML, display
 
+from .words import NUMBER
+
 
 class MovingPicture:
     """A picture with Back and Next on a page; with a kernel, its table."""
@@ -58,7 +60,8 @@ def moving(
         '<output></output><button type="button">Next</button></p>'
     )
     return (
-        f'<div class="moving {name}" role="group" aria-label="{title}">'
+        f'<div class="moving {name}" role="group" aria-label="{title}" '
+        f'data-joint="{html.escape(NUMBER.pattern)}">'
         f'{text}<div class="moving-stage">{hands}{steps}{picture}</div>'
         '<details class="explorer-data" open>'
         f"<summary>Data table</summary>{data}</details></div>"

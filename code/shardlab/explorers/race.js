@@ -74,7 +74,7 @@
       const next = by > 0 ? stops.find((stop) => stop > now) : stops.findLast((stop) => stop < now);
       if (next !== undefined) show(next);
     });
-    show(stops[1]);
+    show(stops[0]);
   }
   window.shardlabStart(".race", start);
 })();

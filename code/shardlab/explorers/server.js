@@ -2,7 +2,6 @@
 (() => {
   const SLOW = 20, GAP = 0.8, HALF = 17; // slow motion; between two directions; a GPU
   const calm = matchMedia("(prefers-reduced-motion: reduce)");
-  const whole = (quantity) => quantity.replace(" ", "\u00a0");
   const short = (part) => part.replace(/ (?=\d)/, "\u00a0").replace(/^NIC/, "card").replace("network", "the network");
 
   function start(block) {
@@ -64,8 +63,8 @@
       const wide = (hop) => turned(wires[hop >> 1], hop & 1).slice(0, 2).map(short).join(" → ");
       const narrower = !glow.length ? "No wire of the path is narrower than the others." : `The narrowest ${glow.length > 1 ? "wires are" : "wire is"} ${glow.map(wide).join(" and ")}.`;
       const shared = sent.length > 1 ? sent[0].some((hop) => sent[1].includes(hop)) ? " The orange message shares wires with it." : " The orange message shares no wire with it." : "";
-      const none = links && to < gpus && !sent[0].some((hop) => wires[hop >> 1][2] === "NVLink") ? ` This pair has none of a GPU’s ${whole(links)} of NVLink.` : "";
-      state.innerHTML = waits ? `From <b>${name(from)}</b>. Touch where the message goes.` : `From ${name(from)} to ${name(to)}: <b>${whole(rate)}</b>, so 1\u00a0GB takes <b>${whole(takes)}</b>. ${narrower}${none}${shared}`;
+      const none = links && to < gpus && !sent[0].some((hop) => wires[hop >> 1][2] === "NVLink") ? ` This pair has none of a GPU’s ${links} of NVLink.` : "";
+      state.innerHTML = waits ? `From <b>${name(from)}</b>. Touch where the message goes.` : `From ${name(from)} to ${name(to)}: <b>${rate}</b>, so 1 GB takes <b>${takes}</b>. ${narrower}${none}${shared}`;
       svg.setAttribute("aria-label", `${servers[at(hands[0])].name}. ${sent[0].map(wide).join(", ")}. ${state.textContent}`);
       shown.textContent = `${from} to ${to < gpus ? to : "outside"}`;
       picture.classList.toggle("waits", Boolean(waits));

@@ -8,7 +8,8 @@
 
   function start(block) {
     const picture = block.querySelector(".cuts-picture"), state = block.querySelector(".cuts-state"), output = block.querySelector("output");
-    const cases = JSON.parse(picture.dataset.cuts), [models, gpus] = block.querySelectorAll("select");
+    const cases = JSON.parse(picture.dataset.cuts), selects = [...block.querySelectorAll("select")], amounts = selects[1].length;
+    const others = selects.map((each) => each.appendChild(Object.assign(new Option(), { hidden: true }))), chosen = [0, 0]; // what a step takes instead
     const knives = [...block.querySelectorAll("li")].map((item) => {
       const name = item.querySelector("strong"), button = Object.assign(document.createElement("button"), { type: "button", textContent: name.textContent });
       name.replaceWith(button);
@@ -53,7 +54,7 @@
         each.style.transform = `translate(${left}px, ${top}px)`;
       }
     }
-    const scenes = () => cases[models.selectedIndex * gpus.length + gpus.selectedIndex];
+    const scenes = () => cases[chosen[0] * amounts + chosen[1]];
     function show(flies) {
       const it = scenes()[at], here = places(), { hall, gpu, top, ribbon, foot } = here, cut = (name, by) => (it.cuts.includes(name) ? by : 0);
       const from = [...cells, ...tokens].map((each) => each.place);
@@ -83,6 +84,12 @@
         + word(gpu.x, 14, "One GPU", "a square: its memory") + word(hall.x, here.wide ? 14 : foot, "All GPUs", it.hall);
       meters.style.cssText = here.wide ? `position: absolute; left: ${gpu.x}px; top: ${gpu.y + gpu.size + 8}px; width: ${gpu.size}px` : "";
       state.innerHTML = it.words;
+      const its = [it.name, it.gpus.toLocaleString("en")], fixed = it.name !== selects[0].options[chosen[0]].text;
+      selects.forEach((each, n) => {
+        others[n].text = fixed ? its[n] : "";
+        each.disabled = fixed;
+        each.selectedIndex = fixed ? others[n].index : chosen[n];
+      });
       [[it.fits, it.held], [it.waits, it.share]].forEach(([text, share], n) => {
         meters.children[n].querySelector("span").textContent = text;
         meters.children[n].querySelector("i i").style.width = `${100 * Math.min(1, share)}%`;
@@ -117,21 +124,24 @@
     /* What differs from the start is in the address. */
     function remember() {
       const told = new URLSearchParams();
-      for (const each of [models, gpus]) if (each.selectedIndex) told.set(each.name, each.value);
+      selects.forEach(({ name, options }, n) => chosen[n] && told.set(name, options[chosen[n]].value));
       if (at) told.set("title.cut", knives[at].name);
       history.replaceState(history.state, "", `${location.pathname}${location.search}${told.size ? "#" : ""}${told}`);
     }
     function recall() {
       const fields = new URLSearchParams(location.hash.slice(1));
-      for (const each of [models, gpus]) each.selectedIndex = Math.max(0, [...each.options].findIndex(({ value }) => value === fields.get(each.name)));
+      selects.forEach(({ name, options }, n) => { chosen[n] = Math.max(0, [...options].findIndex(({ value, hidden }) => !hidden && value === fields.get(name))); });
       at = Math.max(0, knives.findIndex(({ name }) => name === fields.get("title.cut")));
       show();
     }
     knives.forEach(({ button }, n) => { button.onclick = () => move(n); });
-    for (const each of [models, gpus]) {
-      each.onchange = () => move(at);
+    selects.forEach((each, n) => {
+      each.onchange = () => {
+        chosen[n] = each.selectedIndex;
+        move(at);
+      };
       each.onkeydown = (event) => event.stopPropagation(); // its arrows choose
-    }
+    });
     window.shardlabMoving(block, (by) => move(at + by));
     addEventListener("hashchange", recall);
     phone.addEventListener("change", inOrder);

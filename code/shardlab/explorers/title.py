@@ -135,6 +135,7 @@ class Scene:
         spec = self.step.run.training.spec
         copies = f"{self.copies:,} copies" if self.copies > 1 else "one copy"
         return {
+            "name": self.name,
             "words": self.told(self.words),
             "held": round(self.held, 4),
             "share": round(self.step.waiting / self.step.seconds, 4),
