@@ -66,7 +66,11 @@ def losses(steps: Sequence[int], curves: Mapping[str, Sequence[float]]) -> go.Fi
     )
 
 
-_TOGETHER = {"barmode": "overlay", "bargap": 0, "uniformtext": {"minsize": 8, "mode": "hide"}}
+_TOGETHER: dict[str, Any] = {
+    "barmode": "overlay",
+    "bargap": 0,
+    "uniformtext": {"minsize": 8, "mode": "hide"},
+}
 
 
 def _rows(num_stages: int, title: str = "", **options: Any) -> dict[str, Any]:

@@ -49,15 +49,15 @@ def test_staleness_is_the_texts_on_their_way_over_those_of_a_step(slots, batch, 
     assert fmean(ages) == pytest.approx(staleness(slots, batch), rel=0.02)
 
 
-LOOP = EngineLoop(generating=40, training=60, gpus=10, full=0.4, refilled=0.8, switch=2, hand_over=1)
+LOOP = EngineLoop(generating=40, training=60, gpus=10, full=0.4, switch=2, hand_over=1)
 
 
 def test_a_step_in_turn_adds_and_side_by_side_waits_for_the_slower():
     assert LOOP.same_gpus == 40 / 0.4 / 10 + 60 / 10 + 2
-    assert LOOP.lanes(4) == {"generator": 40 / 0.8 / 4 + 1, "trainer": 10}
-    assert LOOP.apart(4) == 13.5
-    assert LOOP.apart(4, asynchronous=False) == 40 / 0.4 / 4 + 1 + 10
-    assert LOOP.best == 5
+    assert LOOP.lanes(4) == {"generator": 40 / 4 + 1, "trainer": 10}
+    assert LOOP.apart(4) == 11
+    assert LOOP.apart(5) == 12
+    assert LOOP.best == 4
 
 
 def test_without_tails_and_switches_nothing_is_won_apart():

@@ -57,7 +57,6 @@ class EngineLoop:
     training: Positive  # GPU-seconds of everything that the trainer does with them
     gpus: Count
     full: Share = 1.0  # the share of slots that are full if a step's texts wait for the last one
-    refilled: Share = 1.0  # the same where a slot goes on with a text of the next step
     switch: float = 0.0  # seconds in which the same GPUs change engines, hand-over included
     hand_over: float = 0.0  # seconds in which generators that are apart take new weights
 
@@ -66,23 +65,21 @@ class EngineLoop:
         """Seconds of a step on the same GPUs: both engines after each other, and the switch."""
         return (self.generating / self.full + self.training) / self.gpus + self.switch
 
-    def lanes(self, generators: Count, *, asynchronous: bool = True) -> dict[str, float]:
+    def lanes(self, generators: Count) -> dict[str, float]:
         """Return the seconds for which each engine is busy if `generators` GPUs do nothing else.
 
-        Errors: ValueError unless both engines have a GPU.
+        A slot goes on with a text of the next step. Errors: ValueError unless both have a GPU.
         """
         if generators >= self.gpus:
             raise ValueError(f"generators={generators} leave no GPU of gpus={self.gpus} to train")
-        share = self.refilled if asynchronous else self.full
         return {
-            "generator": self.generating / share / generators + self.hand_over,
+            "generator": self.generating / generators + self.hand_over,
             "trainer": self.training / (self.gpus - generators),
         }
 
-    def apart(self, generators: Count, *, asynchronous: bool = True) -> float:
-        """Return the least seconds of a step apart: of the slower engine, or in turn of both."""
-        lanes = self.lanes(generators, asynchronous=asynchronous).values()
-        return (max if asynchronous else sum)(lanes)
+    def apart(self, generators: Count) -> float:
+        """Return the least seconds of a step apart: of the slower engine."""
+        return max(self.lanes(generators).values())
 
     @property
     def best(self) -> int:
