@@ -60,12 +60,12 @@
           const [kind, number] = part.split(/ (?=\d)/), wide = { CPU: 48, NIC: 15 }[kind];
           return wide ? `<rect x="${x - wide / 2}" y="${y - 10}" width="${wide}" height="20" rx="3"/><text x="${x}" y="${y + 4.5}">${kind === "CPU" ? part : number}</text>` : `<circle cx="${x}" cy="${y}" r="5.5"/>`;
         }).join("")}${sent.map((hops, n) => `<path class="server-way" d="${hops.map((hop, k) => line(turned(wires[hop >> 1], hop & 1)).replace(k ? "M" : "", k ? "L" : "")).join("")}"/><circle class="server-drop server-sent-${n}" r="5"/>`).join("")}`;
-      const wide = (hop) => turned(wires[hop >> 1], hop & 1).slice(0, 2).map(short).join(" → ");
+      const ends = (hop) => turned(wires[hop >> 1], hop & 1).slice(0, 2).map(short), wide = (hop) => ends(hop).join(" → ");
       const narrower = !glow.length ? "No wire of the path is narrower than the others." : `The narrowest ${glow.length > 1 ? "wires are" : "wire is"} ${glow.map(wide).join(" and ")}.`;
       const shared = sent.length > 1 ? sent[0].some((hop) => sent[1].includes(hop)) ? " The orange message shares wires with it." : " The orange message shares no wire with it." : "";
       const none = links && to < gpus && !sent[0].some((hop) => wires[hop >> 1][2] === "NVLink") ? ` This pair has none of a GPU’s ${links} of NVLink.` : "";
       state.innerHTML = waits ? `From <b>${name(from)}</b>. Touch where the message goes.` : `From ${name(from)} to ${name(to)}: <b>${rate}</b>, so 1 GB takes <b>${takes}</b>. ${narrower}${none}${shared}`;
-      svg.setAttribute("aria-label", `${servers[at(hands[0])].name}. ${sent[0].map(wide).join(", ")}. ${state.textContent}`);
+      svg.setAttribute("aria-label", `${state.textContent} ${servers[at(hands[0])].name}: ${[ends(sent[0][0])[0], ...sent[0].map((hop) => ends(hop)[1])].join(" → ")}.`);
       shown.textContent = `${from} to ${to < gpus ? to : "outside"}`;
       picture.classList.toggle("waits", Boolean(waits));
       buttons.forEach((button, n) => {
