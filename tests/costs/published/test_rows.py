@@ -7,7 +7,7 @@ import pytest
 from shardlab.costs.published import rows as reader
 from shardlab.files import project
 
-FOLDERS = {reader.FOLDER: 26, project.BENCH / "published": 6}
+FOLDERS = {reader.FOLDER: 27, project.BENCH / "published": 6}
 TABLES = [path for folder in FOLDERS for path in sorted(folder.glob("*.csv"))]
 
 
