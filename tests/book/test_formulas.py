@@ -10,7 +10,7 @@ FRACTION = '<span class="over"><span>{}</span><span>{}</span></span>'
 @pytest.mark.parametrize(
     ("tex", "read"),
     [
-        (r"\frac{b}{2} \cdot F/\beta", FRACTION.format("b", "2") + " ·F/β"),
+        (r"\frac{b}{2} \cdot F/\beta", FRACTION.format("b", "2") + " · F/β"),
         (r"\frac{N-1}{t\,p}", FRACTION.format("N-1", "tp")),
         (r"h^2 &lt; t_{ij}", "h<sup>2</sup> &lt; t<sub>ij</sub>"),
         (r"\lambda", "λ"),
