@@ -10,7 +10,7 @@ from shardlab.costs import memory, units
 from shardlab.costs.compute import flops
 from shardlab.costs.facts import hardware, models
 from shardlab.costs.generation.copies import GeneratorCopies
-from shardlab.costs.generation.decode import DecodingRank
+from shardlab.costs.generation.decode import ROOM, DecodingRank
 from shardlab.costs.generation.hand_over import HandOver
 from shardlab.costs.generation.loop import EngineLoop, full_slots, staleness
 from shardlab.figures import generation as figures
@@ -26,7 +26,6 @@ TEXTS, PROMPT = 1024, 500  # of a step; tokens
 REACHED = 0.4  # of the chip's peak, by the trainer
 PASSES = 4  # forwards: the old log p, and a step of training, which takes as long as three
 MOVED = 2 * 12  # bytes per weight: the optimizer's states go to the host and back
-ROOM = 0.9  # of the memory, for states or for texts
 STEPS, POINTS = 3, 16  # that are drawn, and points of each step
 CONTEXT = 131_072  # tokens that a text may have, as in Llama 3.1
 CHIP = hardware.chip("H100 SXM 80 GB")

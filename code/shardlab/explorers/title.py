@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from shardlab.costs import step, units
-from shardlab.costs.facts import mixtures, models, nodes
+from shardlab.costs.facts import mixtures, nodes
 from shardlab.costs.programs import LLAMA_2024
 from shardlab.costs.step import Run, Step
 from shardlab.costs.training import Training
@@ -159,8 +159,7 @@ class Scene:
 
 def predicted(name: str, layout: Layout, sequence: int) -> Step:
     """Predict a step of BATCH tokens on NODEs, every layer recomputed."""
-    mixture = name in mixtures.PUBLISHED
-    spec = mixtures.published(name).spec if mixture else models.published(name).spec
+    spec = mixtures.spec_of(name)
     training = Training(
         spec=replace(spec, context_length=max(sequence, spec.context_length)),
         layout=layout,

@@ -13,7 +13,6 @@ from shardlab.trace import Event
 from . import style, trace
 
 ROW, THIN, FRAME, GAP = 30, 30, 170, 14  # pixels
-MOST = 530  # pixels of all links together, so that they fit on a screen
 PART = 0.06  # of the height, between two replays
 LEVELS = {  # up to this share of its rate, in percent -> the look of a link
     33: trace.marker("rgba(150, 76, 183, 0.3)", "."),
@@ -102,7 +101,7 @@ def busy(
         x=style.axis(f"time ({unit})<br>{where}", range=[0, 1.01 * last], anchor=axes[-1]),
         y=rows.pop("yaxis"),
         alt=f"{where}: how busy the links were.",
-        height=FRAME + min(MOST, THIN * sum(map(len, replays.values()))),
+        height=FRAME + THIN * sum(map(len, replays.values())),
         barmode="overlay",
         bargap=0.25,
         **rows,

@@ -113,3 +113,10 @@ def test_bad_input_is_refused():
         mixtures.parameters(SMALL.dense)
     with pytest.raises(ValueError, match=r"Mixtral 9.*Mixtral 8x7B"):
         mixtures.published("Mixtral 9")
+
+
+@pytest.mark.parametrize(("name", "facts"), [("Llama 3 8B", models), ("Kimi K2", mixtures)])
+def test_sizes_are_found_by_name_whether_dense_or_a_mixture(name, facts):
+    assert mixtures.spec_of(name) is facts.published(name).spec
+    with pytest.raises(ValueError, match=rf"sizes of .x{name}.; known: GPT-2 small, .*Kimi K2.*config\.json"):
+        mixtures.spec_of(f"x{name}")

@@ -55,11 +55,23 @@ def active_parameters(spec: TransformerSpec) -> dict[str, int]:
 def published(name: str) -> PublishedMixture:
     """Return the published mixture called `name`. Errors: ValueError that lists the known names."""
     if name not in PUBLISHED:
-        raise ValueError(
-            f"no published sizes of {name!r}; known: {', '.join(PUBLISHED)}; `models.published` has "
-            "dense models, and `hugging_face.read` reads a config.json"
-        )
+        raise ValueError(f"no published sizes of {name!r}; known: {', '.join(PUBLISHED)}")
     return PUBLISHED[name]
+
+
+@checked
+def spec_of(name: str) -> TransformerSpec:
+    """Return the sizes of a published model, dense or a mixture.
+
+    Errors: ValueError that lists the known names.
+    """
+    found = models.PUBLISHED.get(name) or PUBLISHED.get(name)
+    if not found:
+        raise ValueError(
+            f"no published sizes of {name!r}; known: {', '.join([*models.PUBLISHED, *PUBLISHED])}; "
+            "`hugging_face.read` reads those of a config.json"
+        )
+    return found.spec
 
 
 def _rules(spec: TransformerSpec) -> Experts:

@@ -147,8 +147,5 @@ def layer_parameters(spec: TransformerSpec) -> int:
 def published(name: str) -> Published:
     """Return the published model called `name`. Errors: ValueError that lists the known names."""
     if name not in PUBLISHED:
-        raise ValueError(
-            f"no published sizes of {name!r}; known: {', '.join(PUBLISHED)}; `mixtures.published` "
-            "has mixtures, and `hugging_face.read` reads a config.json"
-        )
+        raise ValueError(f"no published sizes of {name!r}; known: {', '.join(PUBLISHED)}")
     return PUBLISHED[name]

@@ -19,6 +19,8 @@ from ..facts.hardware import Chip, Link
 from ..memory import shards
 from . import cache
 
+ROOM = 0.9  # of the memory, for weights and cache
+
 
 @dataclass(frozen=True, kw_only=True)
 @checked
@@ -95,12 +97,12 @@ class DecodingRank:
         work["head"] //= prompt  # the last token's alone
         return sum(work.values()) / self.layout.tp / self.chip.peak(self.precision)
 
-    def largest_batch(self, context: Count, share: Share = 0.9) -> int:
+    def largest_batch(self, context: Count, share: Share = ROOM) -> int:
         """Count the texts whose cache fits beside the weights in that share of the memory."""
         free = share * self.chip.memory - self.weights
         return max(0, int(free // (context * self.kept))) if self.kept else 0
 
-    def tokens_per_second(self, prompt: Count, answer: Count, share: Share = 0.9) -> float:
+    def tokens_per_second(self, prompt: Count, answer: Count, share: Share = ROOM) -> float:
         """Return the tokens that a GPU writes in a second with the largest batch, at most.
 
         A text holds prompt + answer/2 tokens on average, and no slot is ever empty. Errors:

@@ -19,11 +19,9 @@ from ..memory import overhead
 from ..step import Run, axes, step
 from ..training import Training
 from .copies import GeneratorCopies
-from .decode import DecodingRank
+from .decode import ROOM, DecodingRank
 from .hand_over import HandOver
 from .moments import SharedGPU
-
-ROOM = 0.9  # of the memory, for a generator's weights and cache, as in vLLM's default
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +60,7 @@ class TwoEngines:
 
     @property
     def unit(self) -> int:
-        """The trainer takes a multiple of so many GPUs."""
+        """The number of GPUs that share a replica and its experts: the trainer takes multiples of it."""
         layout = self.training.layout
         return layout.tp * layout.cp * layout.pp * layout.ep
 

@@ -116,8 +116,7 @@ class EngineStep:
     @property
     def bound(self) -> dict[str, float]:
         """Seconds of `TwoEngines.step` in turn if all texts are equally long: the least."""
-        facts = mixtures if self.model in mixtures.PUBLISHED else models
-        spec = facts.published(self.model).spec
+        spec = mixtures.spec_of(self.model)
         return TwoEngines(
             training=Training(spec=spec, layout=self.trainer, recomputation="full"),
             copy=self.copy,

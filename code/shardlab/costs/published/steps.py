@@ -16,7 +16,7 @@ from shardlab.sharding.layout import Layout
 
 from .. import programs, step
 from ..compute import flops
-from ..facts import hardware, machines, mixtures, models, nodes, recipes
+from ..facts import hardware, machines, mixtures, nodes, recipes
 from ..facts.network import Node
 from ..program import EVERYTHING, Program
 from ..training import Training
@@ -182,7 +182,7 @@ SPEEDS = ("duration", "tokens_per_second", "rate", "hours")
 
 
 def _spec(row: PublishedStep) -> TransformerSpec:
-    spec = row.spec or (mixtures.PUBLISHED.get(row.model) or models.published(row.model)).spec
+    spec = row.spec or mixtures.spec_of(row.model)
     return replace(spec, context_length=row.context) if row.context else spec
 
 
