@@ -31,7 +31,7 @@ def test_controls_words_and_picture_fit_one_screen_and_no_cut_moves_them(
     tab = browser.new_page(viewport={"width": width, "height": 800}, reduced_motion="reduce")
     tab.goto(page.as_uri())
     tab.evaluate("document.fonts.ready")
-    seen = []
+    seen, offered = [], tab.locator(".cuts option").all_inner_texts()
     for _ in title.scenes():
         parts = tab.evaluate(PLACES)
         picture = next(part for part in parts if part["name"].startswith("cuts-picture"))
@@ -48,4 +48,6 @@ def test_controls_words_and_picture_fit_one_screen_and_no_cut_moves_them(
     tops = tab.evaluate(STOPS)
     assert len(tops) > len(title.scenes())
     assert tops == sorted(tops)
+    tab.get_by_role("button", name="Back").click()
+    assert tab.locator(".cuts option").all_inner_texts() == offered
     tab.close()

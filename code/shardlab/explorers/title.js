@@ -9,7 +9,7 @@
   function start(block) {
     const picture = block.querySelector(".cuts-picture"), state = block.querySelector(".cuts-state"), output = block.querySelector("output");
     const cases = JSON.parse(picture.dataset.cuts), selects = [...block.querySelectorAll("select")], amounts = selects[1].length;
-    const others = selects.map((each) => each.appendChild(Object.assign(new Option(), { hidden: true }))), chosen = [0, 0]; // what a step takes instead
+    const others = selects.map(() => new Option()), chosen = [0, 0]; // others: what a step takes instead, while it is shown
     const knives = [...block.querySelectorAll("li")].map((item) => {
       const name = item.querySelector("strong"), button = Object.assign(document.createElement("button"), { type: "button", textContent: name.textContent });
       name.replaceWith(button);
@@ -86,7 +86,8 @@
       state.innerHTML = it.words;
       const its = [it.name, it.gpus.toLocaleString("en")], fixed = it.name !== selects[0].options[chosen[0]].text;
       selects.forEach((each, n) => {
-        others[n].text = fixed ? its[n] : "";
+        if (fixed) each.append(Object.assign(others[n], { text: its[n] }));
+        else others[n].remove();
         each.disabled = fixed;
         each.selectedIndex = fixed ? others[n].index : chosen[n];
       });
@@ -130,7 +131,7 @@
     }
     function recall() {
       const fields = new URLSearchParams(location.hash.slice(1));
-      selects.forEach(({ name, options }, n) => { chosen[n] = Math.max(0, [...options].findIndex(({ value, hidden }) => !hidden && value === fields.get(name))); });
+      selects.forEach(({ name, options }, n) => { chosen[n] = Math.max(0, [...options].findIndex(({ value }) => value === fields.get(name))); });
       at = Math.max(0, knives.findIndex(({ name }) => name === fields.get("title.cut")));
       show();
     }
