@@ -50,4 +50,5 @@ def test_controls_words_and_picture_fit_one_screen_and_no_cut_moves_them(
     assert tops == sorted(tops)
     tab.get_by_role("button", name="Back").click()
     assert tab.locator(".cuts option").all_inner_texts() == offered
+    assert all(offered)
     tab.close()
