@@ -31,7 +31,10 @@ def sizes(
                 y=[parameters for _, _, parameters in models],
                 name=kind,
                 mode="markers+text",
-                text=[_in_two_lines(name) if name in named else "" for name, _, _ in models],
+                text=[
+                    "<br>".join(name.rsplit(" ", 1)) if name in named else ""
+                    for name, _, _ in models
+                ],
                 textposition=[sides[2 * i >= len(models)] for i in range(len(models))],
                 textfont={"size": 11},
                 marker={"color": color, "symbol": symbol, "size": 9},
@@ -46,7 +49,3 @@ def sizes(
         alt=alt or "The number of parameters of published language models, by date.",
         height=400,
     )
-
-
-def _in_two_lines(name: str) -> str:
-    return "<br>".join(name.rsplit(" ", 1))

@@ -94,9 +94,8 @@ class TwoEngines:
             element=self.element,
             link=axes.links(self.cluster, copy)["tp"],
         )
-        copies = gpus // copy.ranks
         return GeneratorCopies(
-            decoding=rank, copies=copies, prompt=self.prompt, lengths=self.lengths
+            decoding=rank, copies=gpus // copy.ranks, prompt=self.prompt, lengths=self.lengths
         )
 
     def step(self, generators: int = 0) -> dict[str, float]:
@@ -169,10 +168,6 @@ class TwoEngines:
 
     def _log_p(self, training: Training) -> float:
         """Seconds of a forward of all texts: a third of what forward and backward compute."""
-        alone = step(
-            Run(
-                training=replace(training, recomputation="none", recomputed_layers=None),
-                cluster=self.cluster,
-            )
-        )
+        kept = replace(training, recomputation="none", recomputed_layers=None)
+        alone = step(Run(training=kept, cluster=self.cluster))
         return (alone.computing - alone.parts["update"]) / 3
